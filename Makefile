@@ -12,7 +12,7 @@ test: ## all tests
 lint: ## gofmt, go vet and golangci-lint
 	.ci/run lint
 
-race: ## tests that start no other process, under the race detector
+race: ## tests that start no other processes, under the race detector
 	.ci/run race
 
 ci: ## everything that main must pass
@@ -44,7 +44,7 @@ failover: ## kill replicas that hold 50,000 objects and serve 500 informers
 history: ## kill replicas and check what clients saw for linearizability; DURATION=5m
 	QUORATE_HISTORY=$(or $(DURATION),5m) go test -count=1 -v -timeout 2h -run TestHistory ./test/history
 
-availability: ## change and break a cluster under load; asserts the budgets in docs/availability.md
+availability: ## change and break a cluster under load; assert the budgets in docs/availability.md
 	QUORATE_AVAILABILITY=full go test -count=1 -v -timeout 30m -run 'TestSandbox$$' ./test/endtoend
 
 availability-cluster: ## the same on the Kubernetes cluster of QUORATE_CLUSTER, which has the operator; see docs/availability.md
@@ -56,7 +56,7 @@ rotation: ## replace authorities by age, several times, under load
 hostile: ## disturb clusters at random in a simulation and with real members; SEEDS=200
 	QUORATE_HOSTILE=$(or $(SEEDS),200) go test -count=1 -timeout 2h -run TestHostile ./operator/reconcile ./operator
 
-upgrade: ## continue clusters of the previous release's operator; RECORD=1 rewrites the objects of the short test
+upgrade: ## take over clusters from the previous release's operator; RECORD=1 rewrites the objects of the short test
 	QUORATE_UPGRADE=full go test -count=1 -v -run TestUpgradeRestartsNothing ./operator $(if $(RECORD),-record)
 
 operator-size: ## memory and CPU time of the operator with CLUSTERS=200
@@ -65,17 +65,17 @@ operator-size: ## memory and CPU time of the operator with CLUSTERS=200
 restarts: ## restart a single etcd member, with and without fsync
 	QUORATE_RESTARTS=full go test -count=1 -v -run TestRestart ./apiserver/etcd
 
-prometheus: ## scrape a sandbox with Prometheus: peace, dashboards, a fault for each alert; SPEED=1 does not shorten durations
+prometheus: ## scrape a sandbox with Prometheus: no alerts without faults, a fault for each alert, dashboards; SPEED=1 uses real durations
 	go -C tools/prometheus build -tags remove_all_sd -o $(or $(TMPDIR),/tmp)/prometheus github.com/prometheus/prometheus/cmd/prometheus
 	QUORATE_PROMETHEUS=$(or $(TMPDIR),/tmp)/prometheus QUORATE_SPEED=$(or $(SPEED),30) \
 		go test -count=1 -v -timeout 24h -run TestPrometheus ./test/endtoend
 
-guides: ## execute the commands of all guides, also those that take long
+guides: ## execute the commands of all guides, including those that take minutes
 	QUORATE_GUIDES=all go test -count=1 -v -timeout 60m -run 'TestGuides|TestServerGuides|TestMigrate' ./test/endtoend
 
 FUZZTIME ?= 2m
 
-screenshot: ## make the picture in docs/sandbox.md with Chromium
+screenshot: ## take the screenshot in docs/sandbox.md with Chromium
 	QUORATE_SCREENSHOT=$(CURDIR)/docs/images/sandbox.png go test -count=1 -v -run TestBackupAndRestore ./test/endtoend
 
 fuzz: ## run each fuzz target for FUZZTIME; failing inputs are in the package's testdata/fuzz

@@ -159,7 +159,7 @@ func (f *flags) options(ctx context.Context, group string) (move.Options, error)
 	return options, err
 }
 
-// fromCluster reads the ApiServerCluster: its operator registers the versions in its spec.
+// fromCluster reads the ApiServerCluster, whose operator registers the versions in its spec.
 func (f *flags) fromCluster(ctx context.Context, options *move.Options) error {
 	namespace, name, ok := strings.Cut(f.cluster, "/")
 	if !ok {

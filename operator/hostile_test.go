@@ -110,7 +110,7 @@ func (e *environment) disturb(random *rand.Rand) string {
 	return "deletion of " + strings.Join(names, " and ")
 }
 
-// intact is settled, without requiring that the certificates are not being replaced.
+// intact is like settled, but accepts clusters whose certificates are being replaced.
 func (e *environment) intact() func(*v1alpha1.ApiServerCluster) bool {
 	return func(c *v1alpha1.ApiServerCluster) bool {
 		for _, member := range c.Status.Members {

@@ -57,7 +57,7 @@ func TestManifestsAreRenderedFromConfig(t *testing.T) {
 			return err
 		}
 		for _, object := range documents(t, file) {
-			if object.GetKind() == "" { // rules and scrape configurations for Prometheus' own configuration
+			if object.GetKind() == "" { // rules and scrape configurations in Prometheus' own format
 				continue
 			}
 			sources++
@@ -141,7 +141,7 @@ func template(t *testing.T, object *unstructured.Unstructured) corev1.PodTemplat
 	return deployment.Spec.Template
 }
 
-// TestManifestsFitTheOperator compares the manifests with the constants and flags of the operator.
+// TestManifestsFitTheOperator checks that the manifests match the constants and flags of the operator.
 func TestManifestsFitTheOperator(t *testing.T) {
 	for _, file := range []string{"../manifests/install.yaml", "../manifests/install-namespaced.yaml"} {
 		found := map[string]*unstructured.Unstructured{}

@@ -57,8 +57,8 @@ func (o *options) servingCertificate(direct client.Client, log logr.Logger) *ser
 	return keeper
 }
 
-// registerMetrics registers collectors. Controller-runtime's registry is global to the process, which may run several
-// operators, as in tests: the collectors of the last one remain.
+// registerMetrics registers collectors. controller-runtime's registry is global to the process, and tests run several
+// operators in one process: the collectors of the last one stay registered.
 func registerMetrics(registry prometheus.Registerer, collectors ...prometheus.Collector) error {
 	for _, collector := range collectors {
 		err := registry.Register(collector)

@@ -41,10 +41,10 @@ func (e *environment) checkMetrics(address string) {
 		token string
 		want  int
 	}{
-		"no token":       {"", http.StatusUnauthorized},
-		"unknown token":  {"nonsense", http.StatusInternalServerError}, // of controller-runtime
-		"without rights": {e.token(stranger), http.StatusForbidden},
-		"scraper":        {e.token(scraper), http.StatusOK},
+		"no token":            {"", http.StatusUnauthorized},
+		"unknown token":       {"nonsense", http.StatusInternalServerError}, // the status that controller-runtime returns
+		"without permissions": {e.token(stranger), http.StatusForbidden},
+		"scraper":             {e.token(scraper), http.StatusOK},
 	} {
 		response, body := e.scrape(address, c.token)
 		if response.StatusCode != c.want {
@@ -117,7 +117,8 @@ func (e *environment) metricsSecret() *corev1.Secret {
 	return secret
 }
 
-// checkCertificate runs two replicas' keepers of one certificate through its life, with the operator's permissions.
+// checkCertificate creates, renews and replaces one certificate that two replicas share, with the operator's
+// permissions.
 func (e *environment) checkCertificate() {
 	e.t.Helper()
 	now := clocktesting.NewFakeClock(time.Now())
@@ -135,7 +136,7 @@ func (e *environment) checkCertificate() {
 		keepers = append(keepers, keeper)
 		go func() { _ = keeper.Start(e.t.Context()) }()
 	}
-	// served waits until both serve one certificate, which the Secret has, and which is not the one before.
+	// served waits until both replicas serve the certificate in the Secret, and it differs from the previous one.
 	served := func(what string, before []byte) []byte {
 		e.t.Helper()
 		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {

@@ -27,7 +27,7 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// TestNamespacedInstall runs the operator with manifests/install-namespaced.yaml, which grants it nothing in other
+// TestNamespacedInstall runs the operator with manifests/install-namespaced.yaml, which grants no permissions in other
 // namespaces.
 func TestNamespacedInstall(t *testing.T) {
 	address := freeAddress(t)
@@ -49,7 +49,7 @@ func TestNamespacedInstall(t *testing.T) {
 	if len(elsewhere.Finalizers) > 0 || len(elsewhere.Status.Conditions) > 0 {
 		t.Errorf("a cluster in another namespace was reconciled: %+v", elsewhere)
 	}
-	e.checkRights()
+	e.checkPermissions()
 	e.checkNetworkPolicies()
 	e.checkMetrics(address)
 	e.checkCertificate()
@@ -57,8 +57,8 @@ func TestNamespacedInstall(t *testing.T) {
 	permissions.Check(t, file)
 }
 
-// checkRights checks the operator's permissions in its namespaces and in others.
-func (e *environment) checkRights() {
+// checkPermissions checks the operator's permissions in its namespaces and in others.
+func (e *environment) checkPermissions() {
 	e.t.Helper()
 	for _, resource := range []string{"secrets", "pods", "services", "persistentvolumeclaims"} {
 		for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {

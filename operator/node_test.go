@@ -77,7 +77,7 @@ func (p *runningPod) stop() {
 	if p.member == nil && p.started != nil {
 		select {
 		case p.member = <-p.started:
-		case <-time.After(5 * time.Second): // it has not started
+		case <-time.After(5 * time.Second): // it has not started in time
 		}
 	}
 	if p.member != nil {
@@ -85,7 +85,7 @@ func (p *runningPod) stop() {
 	}
 }
 
-// round starts and stops pods according to the API.
+// round starts and stops pods to match the API.
 func (n *node) round(ctx context.Context) {
 	var pods corev1.PodList
 	if err := n.client.List(ctx, &pods); err != nil {

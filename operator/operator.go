@@ -54,7 +54,7 @@ const (
 // requestsPerSecond limits the requests to the hosting cluster. Bursts may be twice as high.
 const requestsPerSecond = 100
 
-// options are the command line.
+// options are the command-line flags.
 type options struct {
 	kubeconfig              string
 	namespaces              []string
@@ -114,7 +114,7 @@ func Run(ctx context.Context, args []string) error {
 	return command.ExecuteContext(ctx)
 }
 
-// complete sets defaults. With a kubeconfig, the hosting cluster may be another one than that of the operator's pod.
+// complete sets defaults. With a kubeconfig, the hosting cluster may differ from the cluster of the operator's pod.
 func (o *options) complete() {
 	if o.kubeconfig == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
 		o.podNamespace = cmp.Or(o.podNamespace, os.Getenv(namespaceVariable))
@@ -249,7 +249,7 @@ func (o *options) cache() cache.Options {
 	return options
 }
 
-// metadataOnly removes from a pod or claim what its watch does not need.
+// metadataOnly removes the parts of a pod or claim that its watch does not need.
 func metadataOnly(object any) (any, error) {
 	switch typed := object.(type) {
 	case *corev1.Pod:
@@ -295,7 +295,7 @@ func Scheme() *runtime.Scheme {
 	return s
 }
 
-// host returns how pods reach the hosting cluster.
+// host returns the connection parameters with which pods reach the hosting cluster.
 func (o *options) host(connection *rest.Config) reconcile.Host {
 	return reconcile.Host{
 		Server: cmp.Or(o.hostURL, connection.Host), CAFile: connection.CAFile, CAData: connection.CAData,

@@ -245,8 +245,8 @@ func TestClusterLifecycle(t *testing.T) {
 	e.createWithExistingClaim()
 }
 
-// createWithExistingClaim creates a cluster whose first claim exists: a claim of another owner is an error, a
-// terminating one is waited for.
+// createWithExistingClaim creates a cluster whose first claim exists: a claim of another owner is an error, and the
+// operator waits for a terminating one.
 func (e *environment) createWithExistingClaim() {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "again-0", Finalizers: []string{"example.org/keep"}}}
 	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -332,7 +332,7 @@ func (e *environment) pods() []corev1.Pod {
 	return pods.Items
 }
 
-// refuse updates the spec with values that the CRD rejects, and with one that only the operator detects.
+// refuse updates the spec with values that the CRD rejects, and with one that only the operator rejects.
 func (e *environment) refuse() {
 	for want, edit := range map[string]func(*v1alpha1.ApiServerClusterSpec){
 		"storage.size can only grow":        func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") },

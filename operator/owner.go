@@ -32,7 +32,7 @@ func serviceAccount(file string) ([]metav1.OwnerReference, error) {
 	}
 	parts := strings.Split(string(token), ".")
 	if len(parts) != 3 {
-		return nil, nil // not a JWT: another issuer's
+		return nil, nil // not a JWT: a token of another issuer
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {

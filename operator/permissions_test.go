@@ -27,7 +27,7 @@ import (
 	"quorate.dev/test/permissions"
 )
 
-// audit returns the path of an audit log and the flags of an API server that writes it.
+// audit returns the path of an audit log and the flags that make an API server write it.
 func audit(t *testing.T) (file string, flags []string) {
 	t.Helper()
 	directory := t.TempDir()
@@ -39,8 +39,8 @@ func audit(t *testing.T) (file string, flags []string) {
 	return file, []string{"--audit-log-path=" + file, "--audit-policy-file=" + policy}
 }
 
-// TestPermissions uses what end-to-end tests do not: informers of a server without WatchList, objects whose labels were
-// removed, companions, schedules, and permissions that admission checks.
+// TestPermissions covers what end-to-end tests do not: informers of a server without WatchList, objects whose labels
+// were removed, companions, schedules, and permissions that admission checks.
 func TestPermissions(t *testing.T) {
 	file, flags := audit(t)
 	e := startServer(t, "../config/crd", "default", append(flags, "--feature-gates=WatchList=false",
@@ -165,7 +165,8 @@ func (e *environment) changeService() {
 	e.editService("demo-members", `{"spec": {"type": "ExternalName", "externalName": "example.org", "clusterIP": null, "clusterIPs": null}}`)
 }
 
-// editService edits a Service as a user could, and waits until the operator has restored it and leaves it as it is.
+// editService edits a Service as a user could, and waits until the operator has restored it and makes no further
+// changes.
 func (e *environment) editService(name, patch string) {
 	e.t.Helper()
 	service, restored := &corev1.Service{}, &corev1.Service{}
@@ -182,7 +183,7 @@ func (e *environment) editService(name, patch string) {
 	if !reflect.DeepEqual(restored.Spec, service.Spec) {
 		e.t.Errorf("after %s: %+v, want %+v", patch, restored.Spec, service.Spec)
 	}
-	e.change("demo", func(s *v1alpha1.ApiServerClusterSpec) { // another reconciliation
+	e.change("demo", func(s *v1alpha1.ApiServerClusterSpec) { // causes another reconciliation
 		s.Service.Annotations = map[string]string{"example.com/name": "demo", "example.com/edit": edited.ResourceVersion}
 	})
 	e.until("the annotation of the Service", func() bool {
@@ -205,7 +206,7 @@ func (e *environment) useKubeconfig() {
 	})
 }
 
-// useSchedule creates a schedule with a backup that has expired.
+// useSchedule creates a schedule with an expired backup.
 func (e *environment) useSchedule() {
 	e.t.Helper()
 	labels := map[string]string{desired.ScheduleLabel: "yearly"}
@@ -230,7 +231,7 @@ func (e *environment) useSchedule() {
 	e.until("the end of the expired backup", func() bool { return !e.read("expired", expired) })
 }
 
-// changeImage changes the image, before which the operator takes a backup.
+// changeImage changes the image. The operator takes a backup first.
 func (e *environment) changeImage() {
 	e.t.Helper()
 	e.change("demo", func(s *v1alpha1.ApiServerClusterSpec) {
@@ -249,8 +250,9 @@ func (e *environment) changeImage() {
 	})
 }
 
-// checkAdmission checks permissions that no request shows, because admission requires them for requests about other
-// resources: without them, the operator may not create objects that block the deletion of their owner, nor bind roles.
+// checkAdmission checks permissions that the audit log does not show, because admission checks them for requests about
+// other resources: without them, the operator cannot create objects that block the deletion of their owner, nor bind
+// roles.
 func (e *environment) checkAdmission() {
 	e.t.Helper()
 	operator := e.operatorClient()
@@ -290,9 +292,10 @@ func (e *environment) checkAdmission() {
 	}
 }
 
-// removeRules removes the rules for finalizers and the verb bind from the operator's roles. A user may also bind roles whose
-// permissions the user has: those of system:auth-delegator are the permissions for metrics, and those of
-// extension-apiserver-authentication-reader are for ConfigMaps, which the operator of a namespaced install cannot read there.
+// removeRules removes the rules for finalizers and the verb bind from the operator's roles. Users may also bind roles
+// whose permissions they have: those of system:auth-delegator are the permissions for metrics, and those of
+// extension-apiserver-authentication-reader are for ConfigMaps, which the operator of a namespaced install cannot read
+// there.
 func (e *environment) removeRules() {
 	e.t.Helper()
 	metrics := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: metricsName}}

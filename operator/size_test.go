@@ -34,8 +34,9 @@ const clustersPerNamespace = 50
 // quietPeriod is the time over which CPU time is measured.
 const quietPeriod = 5 * time.Minute
 
-// TestOperatorSize prints the memory and the CPU time of an operator process with many clusters of three replicas, over five
-// minutes, the interval of resynchronizations, in which nothing changes. Pods are stubs: their members and API servers answer what the operator asks for.
+// TestOperatorSize prints the memory and the CPU time of an operator process with many clusters of three replicas,
+// over five minutes, the resync interval, in which nothing changes. Pods are stubs: they respond to the operator's
+// requests to members and API servers.
 func TestOperatorSize(t *testing.T) {
 	count, err := strconv.Atoi(os.Getenv("QUORATE_OPERATOR_SIZE"))
 	if err != nil {
@@ -138,7 +139,7 @@ func processorTime(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond // clock ticks
 }
 
-// stubs answer for the members and API servers of all pods.
+// stubs respond for the members and API servers of all pods.
 type stubs struct {
 	t       *testing.T
 	client  client.Client
@@ -174,7 +175,7 @@ func (s *stubs) round() {
 	}
 }
 
-// serve answers as the etcd member and the API server of a pod.
+// serve responds as the etcd member and the API server of a pod.
 func (s *stubs) serve(pod *corev1.Pod, address string) {
 	member := &stubMember{name: pod.Name}
 	for _, arg := range pod.Spec.Containers[0].Args {
@@ -222,7 +223,7 @@ func (s *stubs) certificate(pod *corev1.Pod, suffix string) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert}
 }
 
-// stubMember is a member of an etcd whose first member leads.
+// stubMember is a member of an etcd whose first member is the leader.
 type stubMember struct {
 	name  string
 	names []string

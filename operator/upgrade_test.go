@@ -30,7 +30,7 @@ import (
 
 var record = flag.Bool("record", false, "rewrite the objects of the previous release, which desired.TestPreviousRelease reads")
 
-// previousClusters are specs whose pods the previous release creates.
+// previousClusters are specs from which the previous release creates pods.
 func previousClusters() map[string]v1alpha1.ApiServerClusterSpec {
 	return map[string]v1alpha1.ApiServerClusterSpec{
 		"plain": {},
@@ -46,8 +46,8 @@ func previousClusters() map[string]v1alpha1.ApiServerClusterSpec {
 	}
 }
 
-// TestUpgradeRestartsNothing creates clusters with the operator of the previous release and continues with this one: no
-// pod is replaced or restarted, and the clusters are adopted and still follow their spec.
+// TestUpgradeRestartsNothing creates clusters with the operator of the previous release and continues with this one:
+// no pod is replaced or restarted, and the clusters still follow their spec.
 func TestUpgradeRestartsNothing(t *testing.T) {
 	if os.Getenv("QUORATE_UPGRADE") == "" {
 		t.Skip("builds the previous release; set QUORATE_UPGRADE=full (make upgrade). desired.TestPreviousRelease is the short form")
@@ -100,8 +100,8 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	})
 }
 
-// operatePrevious runs the operator of the previous release, with today's permissions of an administrator: its manifests
-// are installed too. The returned function stops it.
+// operatePrevious runs the operator of the previous release with its manifests, and with the present permissions of an
+// administrator. The returned function stops it.
 func (e *environment) operatePrevious(previous *upstream.Release) (stop func()) {
 	command := exec.CommandContext(e.t.Context(), previous.Binary, append([]string{"operator"}, e.operatorArguments()...)...)
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
@@ -122,7 +122,7 @@ func (e *environment) operatePrevious(previous *upstream.Release) (stop func()) 
 	}
 }
 
-// upgrade applies today's CRDs and manifests over those of the previous release.
+// upgrade applies the present CRDs and manifests over those of the previous release.
 func (e *environment) upgrade() {
 	e.t.Helper()
 	if _, err := envtest.InstallCRDs(e.admin, envtest.CRDInstallOptions{Paths: []string{"../config/crd"}, ErrorIfPathMissing: true}); err != nil {
@@ -146,7 +146,7 @@ func (e *environment) upgrade() {
 	}
 }
 
-// adopt waits until today's operator has reconciled a cluster twice: its condition Paused was set and removed.
+// adopt waits until the present operator has reconciled a cluster twice: it has set and removed the condition Paused.
 func (e *environment) adopt(name string) {
 	e.t.Helper()
 	for _, until := range []string{time.Now().Add(time.Hour).UTC().Format(time.RFC3339), ""} {

@@ -32,7 +32,7 @@ type backupOptions struct {
 	wait        bool
 }
 
-// destination has the flags of a BackupDestination.
+// destination contains the flags of a BackupDestination.
 type destination struct {
 	claim, path, endpoint, bucket, prefix, region, credentials string
 	pathStyle                                                  bool
@@ -101,7 +101,7 @@ func (t *tool) backup(ctx context.Context, key client.ObjectKey, o backupOptions
 		backup.Name = key.Name + "-" + t.now().UTC().Format("20060102-150405")
 	}
 	err = t.client.Create(ctx, backup)
-	if apierrors.IsAlreadyExists(err) && o.name == "" { // the second one in the same second
+	if apierrors.IsAlreadyExists(err) && o.name == "" { // another backup was created in the same second
 		backup.Name += "-" + rand.String(5)
 		err = t.client.Create(ctx, backup)
 	}
@@ -177,7 +177,7 @@ func (t *tool) followBackup(ctx context.Context, key client.ObjectKey, o backupO
 	return nil
 }
 
-// describeBackup returns the state of a backup in a line.
+// describeBackup returns the state of a backup in one line.
 func describeBackup(b *v1alpha1.ApiServerBackup) string {
 	text := fmt.Sprintf("backup %s: %s", b.Name, strings.ToLower(string(b.Status.Phase)))
 	if b.Status.Phase == "" {

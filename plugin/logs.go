@@ -131,8 +131,8 @@ func mentions(line string, key client.ObjectKey) bool {
 	return has("name", key.Name) && has("namespace", key.Namespace)
 }
 
-// printLog prints the accepted lines of a log. A log that is not followed is read whole if lines are selected, because
-// the last lines of all are not the last ones that are accepted.
+// printLog prints the accepted lines of a log. If lines are filtered and the log is not followed, it reads the whole
+// log, because the API server would apply the tail limit before the filter.
 func (t *tool) printLog(ctx context.Context, clientset kubernetes.Interface, s source, o logOptions, line func(string)) error {
 	filtered := s.pod.Labels[desired.NameLabel] == desired.OperatorName
 	options := &corev1.PodLogOptions{Follow: o.follow, Previous: o.previous, Container: s.pod.Spec.Containers[0].Name}
@@ -172,7 +172,7 @@ func lastLines(log io.Reader, accept func(string) bool, count int) ([]string, er
 	return lines, err
 }
 
-// eachLine calls do with each line, also with one that a Scanner would reject as too long.
+// eachLine calls do with each line, including lines that are too long for a Scanner.
 func eachLine(log io.Reader, do func(string)) error {
 	reader := bufio.NewReader(log)
 	for {

@@ -16,9 +16,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Exit codes for scripts. Success is 0.
+// Exit codes for scripts. 0 is success.
 const (
-	ExitError    = 1 // a wrong argument, no connection, no permission
+	ExitError    = 1 // an invalid argument, no connection or no permission
 	ExitNegative = 2 // the cluster is not healthy, or the operation failed
 	ExitTimeout  = 3 // the operation is not finished
 )
@@ -56,7 +56,7 @@ func Run(ctx context.Context, args []string) error {
 	return run(ctx, s, args)
 }
 
-// Complete is the program kubectl_complete-quorate, which kubectl runs for the completions of `kubectl quorate`.
+// Complete is the program kubectl_complete-quorate, which kubectl runs to complete the arguments of `kubectl quorate`.
 func Complete(ctx context.Context, args []string) error {
 	return Run(ctx, append([]string{cobra.ShellCompRequestCmd}, args...))
 }

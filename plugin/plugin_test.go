@@ -20,7 +20,7 @@ import (
 	"quorate.dev/plugin/overview"
 )
 
-// execute runs a command without a terminal, and returns its output, errors included.
+// execute runs a command without a terminal, and returns its output, including errors.
 func execute(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -28,7 +28,7 @@ func execute(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// TestArgumentErrors: each error is found before a connection, and says what to change.
+// TestArgumentErrors checks that each error is detected before a connection is made, and describes what to change.
 func TestArgumentErrors(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("HOME", t.TempDir())
@@ -177,7 +177,7 @@ users: [{name: admin, user: {token: secret}}]
 contexts: [{name: demo, context: {cluster: demo, user: admin}}]
 `
 
-// TestKubeconfigIsMerged: other entries and the current context of the file stay.
+// TestKubeconfigIsMerged checks that other entries and the current context of the file are kept.
 func TestKubeconfigIsMerged(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	mine := strings.NewReplacer("demo", "mine", "secret", "other").Replace(adminKubeconfig)
@@ -226,7 +226,7 @@ func TestGoals(t *testing.T) {
 	upgrading.Spec.Image = "new"
 	requested := cluster(v1alpha1.Recovered, "True")
 	requested.Spec.Recovery = &v1alpha1.Recovery{RequestID: "two"}
-	stopping := cluster(v1alpha1.Recovered, "True") // by the request before
+	stopping := cluster(v1alpha1.Recovered, "True") // handled by the previous request
 	stopping.Status.Recovery = &v1alpha1.RecoveryStatus{Stage: v1alpha1.RecoveryStopping}
 	outdated := cluster(v1alpha1.CredentialsRotating, "False")
 	outdated.Generation = 2
@@ -261,7 +261,7 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// TestProgress: a terminal has one line that is replaced; elsewhere each change is a line.
+// TestProgress checks that a terminal gets one line that is replaced, and other outputs one line per change.
 func TestProgress(t *testing.T) {
 	for terminal, want := range map[bool]string{
 		true: "\r\x1b[K0/3\r\x1b[K3/3\n", false: "0/3\n3/3\n",

@@ -93,7 +93,7 @@ func attention(all ...*overview.Overview) error {
 	return nil
 }
 
-// keys returns the named cluster, or all of the namespace or of all namespaces.
+// keys returns the named cluster, or all clusters of the namespace or of all namespaces.
 func (t *tool) keys(ctx context.Context, args []string, allNamespaces bool) ([]client.ObjectKey, error) {
 	if len(args) > 0 {
 		key, err := t.cluster(ctx, args)
@@ -119,7 +119,8 @@ func (t *tool) keys(ctx context.Context, args []string, allNamespaces bool) ([]c
 	return keys, nil
 }
 
-// overview reads the state of a cluster, with metrics if wanted, and with rates over an interval if that is not zero.
+// overview reads the state of a cluster, with metrics if requested, and with rates over an interval if that is not
+// zero.
 func (t *tool) overview(ctx context.Context, key client.ObjectKey, metrics bool, interval time.Duration) (*overview.Overview, error) {
 	in, err := overview.Collect(ctx, t.client, key, t.now())
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"quorate.dev/plugin/overview"
 )
 
-// tool has what all commands share: the connection to the hosting cluster and the output.
+// tool contains the connection to the hosting cluster and the output, which all commands share.
 type tool struct {
 	streams
 	now       func() time.Time
@@ -59,7 +59,7 @@ func (t *tool) connect() error {
 	return err
 }
 
-// runFor connects and calls do with the cluster that the arguments name, or the only one of the namespace.
+// runFor connects and calls do with the cluster that the arguments name, or with the only one in the namespace.
 func (t *tool) runFor(do func(ctx context.Context, key client.ObjectKey) error) func(*cobra.Command, []string) error {
 	return func(command *cobra.Command, args []string) error {
 		if err := t.connect(); err != nil {
@@ -73,10 +73,10 @@ func (t *tool) runFor(do func(ctx context.Context, key client.ObjectKey) error) 
 	}
 }
 
-// cluster returns the key of the cluster that the arguments name, or of the only one of the namespace.
+// cluster returns the key of the cluster that the arguments name, or of the only one in the namespace.
 func (t *tool) cluster(ctx context.Context, args []string) (client.ObjectKey, error) {
 	if len(args) > 0 {
-		_, name, found := strings.Cut(args[0], "/") // asc/demo is accepted, as kubectl prints it
+		_, name, found := strings.Cut(args[0], "/") // accept asc/demo, as kubectl prints it
 		if !found {
 			name = args[0]
 		}
@@ -94,7 +94,7 @@ func (t *tool) cluster(ctx context.Context, args []string) (client.ObjectKey, er
 	return client.ObjectKey{Namespace: t.namespace, Name: names[0]}, nil
 }
 
-// names returns the names of the clusters of the namespace.
+// names returns the names of the clusters in the namespace.
 func (t *tool) names(ctx context.Context) ([]string, error) {
 	var list v1alpha1.ApiServerClusterList
 	if err := t.client.List(ctx, &list, client.InNamespace(t.namespace)); err != nil {
@@ -108,7 +108,7 @@ func (t *tool) names(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// explain adds to an error what the user can do.
+// explain adds a hint for the user to an error.
 func (t *tool) explain(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

@@ -20,7 +20,8 @@ import (
 	"quorate.dev/plugin/overview"
 )
 
-// goal is a state to wait for. It reports whether the object has it, or an error if it never will.
+// goal is a state to wait for. It reports whether the object has reached it, or returns an error if that is
+// impossible.
 type goal[T client.Object] func(object T) (bool, error)
 
 // goals are the values of wait --for.
@@ -70,7 +71,7 @@ func (t *tool) waitCommand() *cobra.Command {
 	return command
 }
 
-// awaitCluster waits until a cluster has a state, and prints that it has.
+// awaitCluster waits until a cluster reaches a state, and prints that.
 func (t *tool) awaitCluster(
 	ctx context.Context, key client.ObjectKey, timeout time.Duration, target string, reached goal[*v1alpha1.ApiServerCluster],
 ) error {
@@ -92,7 +93,7 @@ func recovering(c *v1alpha1.ApiServerCluster) bool {
 	return c.Recovering(v1alpha1.RecoveryStopping, v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting)
 }
 
-// describe returns the state of a cluster in a line.
+// describe returns the state of a cluster in one line.
 func describe(c *v1alpha1.ApiServerCluster) string {
 	text := fmt.Sprintf("%s: %d/%d ready", c.Name, c.Status.ReadyReplicas, c.ReplicaCount())
 	if recovering(c) {
@@ -106,7 +107,7 @@ func describe(c *v1alpha1.ApiServerCluster) string {
 	return text
 }
 
-// errDeleted is returned when the object does not exist any longer.
+// errDeleted is returned when the object no longer exists.
 var errDeleted = errors.New("it does not exist")
 
 // waiting describes what a command waits for.
@@ -115,7 +116,7 @@ type waiting struct {
 	timeout     time.Duration // 0: none
 }
 
-// await watches an object until it has a state, and displays the progress.
+// await watches an object until it reaches a state, and displays the progress.
 func await[T client.Object](
 	ctx context.Context, t *tool, w waiting, key client.ObjectKey, list client.ObjectList, reached goal[T], describe func(T) string,
 ) error {
@@ -144,7 +145,7 @@ func await[T client.Object](
 	}
 }
 
-// watchOnce watches an object until it is as wanted or the watch ends.
+// watchOnce watches an object until it reaches the goal or the watch ends.
 func watchOnce[T client.Object](
 	ctx context.Context, c client.WithWatch, key client.ObjectKey, list client.ObjectList, seen func(T) (bool, error),
 ) (bool, error) {

@@ -130,7 +130,7 @@ func (s *sandbox) clusters(ctx context.Context, config *rest.Config, started tim
 	return f.run(ctx)
 }
 
-// applyDemo creates demo. Of an existing one it only sets the replicas given on the command line.
+// applyDemo creates demo. If it exists, applyDemo only sets the replicas given on the command line.
 func (s *sandbox) applyDemo(ctx context.Context, client dynamic.Interface) error {
 	api := client.Resource(clusterResource).Namespace(demo.Namespace)
 	cluster := &unstructured.Unstructured{Object: map[string]any{
@@ -163,11 +163,11 @@ type clusterWatcher struct {
 
 // row is the last printed state of a cluster.
 type row struct {
-	settled    bool          // it matches its spec
-	once       bool          // it was settled before
+	settled    bool          // matches its spec
+	once       bool          // has been settled before
 	since      time.Time     // when it last became unsettled
-	took       time.Duration // duration until it was settled again
-	kubeconfig string        // as printed
+	took       time.Duration // time until it was settled again
+	kubeconfig string        // as last printed
 }
 
 func (r *row) observe(settled bool, now time.Time) {
@@ -263,8 +263,8 @@ func (f *clusterWatcher) show(name string, cluster *v1alpha1.ApiServerCluster, r
 	return nil
 }
 
-// reachable reports whether the Service routes to all replicas. After a start the cluster's status is outdated until
-// the operator has reconciled it.
+// reachable reports whether the Service routes to all replicas. After a start, the cluster's status is stale until the
+// operator has reconciled it.
 func (f *clusterWatcher) reachable(cluster *v1alpha1.ApiServerCluster) bool {
 	entry, _ := f.table.Get(cluster.Namespace, cluster.Name)
 	ready := int32(0)
@@ -332,7 +332,7 @@ func (f *clusterWatcher) announce() {
 	f.display.Show(event)
 }
 
-// displayName returns the cluster's name, with its namespace if that is not the default one. The name management is
+// displayName returns the cluster's name, with its namespace unless that is the default one. The name management is
 // reserved for the management API server.
 func displayName(cluster *v1alpha1.ApiServerCluster) string {
 	return fileName(cluster.Namespace, cluster.Name)

@@ -101,7 +101,7 @@ func (h *home) read() error {
 	return nil
 }
 
-// settle chooses the network of a new sandbox: the first free one from the hash of its path on.
+// settle chooses the network of a new sandbox: the first free one, starting at the hash of its path.
 func (h *home) settle() error {
 	if _, err := os.Stat(h.file("management")); err == nil {
 		return fmt.Errorf("%s is missing but the sandbox has data; delete it with `quorate sandbox delete --dir %s`",

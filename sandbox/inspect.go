@@ -71,7 +71,7 @@ func logsCommand(s *settings) *cobra.Command {
 	return command
 }
 
-// logFiles returns the log files by name: operator, management, sandbox, and pods with their namespace unless that is
+// logFiles returns the log files by name: operator, management, sandbox, and pods, with their namespace unless that is
 // the default one.
 func (h *home) logFiles() map[string][]string {
 	files := map[string][]string{}
@@ -79,7 +79,7 @@ func (h *home) logFiles() map[string][]string {
 	_ = filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
 		relative, relErr := filepath.Rel(root, file)
 		if err != nil || relErr != nil || entry.IsDir() || filepath.Ext(file) != ".log" {
-			return nil //nolint:nilerr // a file that cannot be read is not listed
+			return nil //nolint:nilerr // unreadable files are not listed
 		}
 		name := strings.TrimSuffix(relative, ".log")
 		if parts := strings.Split(relative, string(filepath.Separator)); len(parts) == 3 { // NAMESPACE/POD/CONTAINER.log
@@ -100,7 +100,7 @@ func (h *home) logNames() []string {
 	return names
 }
 
-// printLogs prints logs, with the name at the beginning of each line if there are several.
+// printLogs prints logs. If there are several, each line is prefixed with the name of its log.
 func (h *home) printLogs(ctx context.Context, out io.Writer, names []string, options logs.Options) error {
 	all := h.logFiles()
 	var (
@@ -136,7 +136,7 @@ func copyLog(ctx context.Context, file string, options logs.Options, out io.Writ
 	return log.Copy(ctx, out, clock.RealClock{})
 }
 
-// lines writes whole lines, so that those of several logs do not mix.
+// lines writes whole lines, so that lines of several logs are not mixed.
 type lines struct {
 	out     io.Writer
 	prefix  string

@@ -23,7 +23,7 @@ const (
 
 var errNotStarted = errors.New("the management API server did not start")
 
-// supervise restarts a process whenever it exits until ctx is done, and then stops it. first may be running already.
+// supervise restarts a process whenever it exits, and stops it when ctx is done. first may already be running.
 func (s *sandbox) supervise(ctx context.Context, name string, running *process.Process, command process.Command) error {
 	var backoff process.Backoff
 	for ctx.Err() == nil {

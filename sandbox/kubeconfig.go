@@ -13,8 +13,8 @@ import (
 )
 
 // localKubeconfig replaces the server's host name by its address, because Service names do not resolve on the machine.
-// tls-server-name keeps the certificate verification for the name. The cluster, user and context get a name that no other
-// cluster of the sandbox has, so that $KUBECONFIG can list the files of all.
+// tls-server-name keeps the verification of the certificate for the name. The cluster, user and context get names that
+// are unique in the sandbox, so that $KUBECONFIG can list the files of all clusters.
 func localKubeconfig(content []byte, name string, address netip.AddrPort) ([]byte, error) {
 	kubeconfig, err := clientcmd.Load(content)
 	if err != nil {

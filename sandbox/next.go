@@ -26,7 +26,7 @@ func commandLine(directory, command string) string {
 	return line
 }
 
-// tryNext is what a new sandbox proposes.
+// tryNext lists the commands that a new sandbox suggests.
 func (h *home) tryNext(empty bool) string {
 	var out strings.Builder
 	line := func(command, comment string) { fmt.Fprintf(&out, "  %-44s # %s\n", command, comment) }

@@ -32,10 +32,10 @@ import (
 	"quorate.dev/sandbox/resolver"
 )
 
-// executable is this program. The link also works after the file is deleted, for example by `go run`.
+// executable is this program. The link works even after the file is deleted, for example by `go run`.
 const executable = "/proc/self/exe"
 
-// operatorKubeconfig is the file with the operator's kubeconfig. Its directory contains what users do not need.
+// operatorKubeconfig is the file with the operator's kubeconfig. Its directory contains files that users do not need.
 var operatorKubeconfig = filepath.Join("management", "operator.kubeconfig")
 
 // NodeName is the name of the Node.
@@ -144,7 +144,7 @@ type part struct {
 	done   chan struct{}
 }
 
-// begin runs a part. Its life does not depend on the sandbox's context: parts are ended one after the other.
+// begin runs a part. A part does not end with the sandbox's context, because parts are stopped one after the other.
 func (s *sandbox) begin(run func(context.Context) error) *part {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &part{cancel: cancel, done: make(chan struct{})}
@@ -167,14 +167,14 @@ func (s *sandbox) restConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1 // no limit: it is our own server
+	config.QPS = -1 // no limit: this is our own server
 	config.WarningHandler = rest.NoWarnings{}
 	config.UserAgent = "quorate-sandbox"
 	return config, nil
 }
 
-// runProxy serves Service addresses. The Service "kubernetes" leads to the management API server, whose address, being
-// a loopback one, no Endpoints object may hold.
+// runProxy serves Service addresses. The Service "kubernetes" is routed to the management API server, whose loopback
+// address cannot be in Endpoints.
 func (s *sandbox) runProxy(ctx context.Context) error {
 	first := s.home.state.Network.Services().Addr().Next()
 	s.proxy.Run(ctx, s.table, s.home.state.Network.Node(), []proxy.Route{

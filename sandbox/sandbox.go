@@ -1,7 +1,6 @@
-// Package sandbox is `quorate sandbox`: a management API server, the operator and a node that runs Pods as
-// processes of this binary, all on one Linux machine, without containers and without privileges.
-//
-// test/endtoend runs it whole; the tests here are those of its parts.
+// Package sandbox is `quorate sandbox`: a management API server, the operator and a node that runs Pods as processes
+// of this binary, all on one Linux machine, without containers and without privileges. test/endtoend runs a complete
+// sandbox; the tests here cover its parts.
 package sandbox
 
 import (
@@ -35,7 +34,7 @@ type settings struct {
 func Run(ctx context.Context, args []string) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 	defer stop()
-	impatient := context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // the second Ctrl-C kills everything
+	impatient := context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // a second Ctrl-C kills all processes
 	defer impatient()
 	command := newCommand()
 	command.SetArgs(args)

@@ -26,7 +26,7 @@ const binDirectory = "bin"
 // links are the names through which kubectl runs the binary.
 var links = []string{"quorate", "kubectl-quorate", "kubectl_complete-quorate"}
 
-// linkBinary links the running binary into the directory of the sandbox, so that `kubectl quorate` is found there.
+// linkBinary links the running binary into the directory of the sandbox, so that kubectl finds `kubectl quorate`.
 func (h *home) linkBinary() error {
 	target, err := os.Executable()
 	if err != nil {
@@ -84,8 +84,8 @@ func (h *home) pageURL() string {
 	return "http://" + netip.AddrPortFrom(h.state.Network.Page(), page.Port).String()
 }
 
-// variables returns the environment of a terminal that uses the sandbox. The context of the hosting cluster is the
-// current one.
+// variables returns the environment of a terminal that uses the sandbox. The hosting cluster's context is the current
+// one.
 func (h *home) variables(path string) (map[string]string, error) {
 	files, err := filepath.Glob(h.file("*.kubeconfig"))
 	if err != nil {
@@ -117,7 +117,8 @@ func envCommand(s *settings) *cobra.Command {
 	}
 }
 
-// printVariables prints assignments for a POSIX shell. Notes go to another stream, because a shell evaluates the output.
+// printVariables prints assignments for a POSIX shell. Notes go to another stream, because the shell evaluates the
+// output.
 func (h *home) printVariables(out, notes io.Writer) error {
 	variables, err := h.variables(os.Getenv("PATH"))
 	if err != nil {
@@ -161,7 +162,7 @@ func (h *home) shell() error {
 	if name == "" {
 		name = "/bin/sh"
 	}
-	shell := exec.Command(name) //nolint:gosec // the shell that the user has chosen
+	shell := exec.Command(name) //nolint:gosec // the shell that the user chose
 	shell.Stdin, shell.Stdout, shell.Stderr = os.Stdin, os.Stdout, os.Stderr
 	shell.Env = os.Environ()
 	for name, value := range variables {
@@ -172,5 +173,5 @@ func (h *home) shell() error {
 	if err := shell.Run(); err != nil && !errors.As(err, &exit) {
 		return fmt.Errorf("starting the shell %s: %w", name, err)
 	}
-	return nil // the exit code is that of the last command in the shell, and not an error of this one
+	return nil // the exit code is that of the last command in the shell, not an error of this command
 }

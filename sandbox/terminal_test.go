@@ -13,7 +13,7 @@ import (
 	"quorate.dev/sandbox/logs"
 )
 
-// stopped returns the directory of a sandbox that does not run, with a quote in its name.
+// stopped returns the directory of a stopped sandbox, with a quote in its name.
 func stopped(t *testing.T) *home {
 	t.Helper()
 	h, err := openHome(filepath.Join(t.TempDir(), "it's"))
@@ -34,13 +34,13 @@ func write(t *testing.T, file, content string) {
 	}
 }
 
-// TestEnvIsEvaluatedByAShell: the shell gets the kubeconfigs, the hosting cluster's first, and the links.
+// TestEnvIsEvaluatedByAShell checks that the shell gets the kubeconfigs, the hosting cluster's first, and the links.
 func TestEnvIsEvaluatedByAShell(t *testing.T) {
 	h := stopped(t)
 	for _, name := range []string{"copy.kubeconfig", "management.kubeconfig"} {
 		write(t, h.file(name), "")
 	}
-	for range 2 { // the second start finds the links
+	for range 2 { // the second start finds existing links
 		if err := h.linkBinary(); err != nil {
 			t.Fatal(err)
 		}

@@ -46,9 +46,9 @@ func (c *Config) extensionFlags(f *pflag.FlagSet) {
 	stringFlag(f, &e.Kubeconfig, "kubeconfig", "Kubeconfig of the host, for its namespaces, webhooks and policies; default: the service account of the pod. Needs --extension-groups.")
 	stringFlag(f, &e.AuthenticationKubeconfig, "authentication-kubeconfig", "Kubeconfig of the host, with permission to create tokenreviews.authentication.k8s.io; default: --kubeconfig. Needs --extension-groups.")
 	boolFlag(f, &e.SkipLookup, "authentication-skip-lookup", "Do not look up missing authentication configuration in the host. Needs --extension-groups.")
-	boolFlag(f, &e.TolerateLookupFailure, "authentication-tolerate-lookup-failure", "Start although the authentication configuration of the host cannot be looked up. All requests may be anonymous until it can. Needs --extension-groups.")
+	boolFlag(f, &e.TolerateLookupFailure, "authentication-tolerate-lookup-failure", "Start even if the authentication configuration of the host cannot be looked up. Until it can, all requests may be treated as anonymous. Needs --extension-groups.")
 	stringFlag(f, &e.AuthorizationKubeconfig, "authorization-kubeconfig", "Kubeconfig of the host, with permission to create subjectaccessreviews.authorization.k8s.io; default: --kubeconfig. Needs --extension-groups.")
-	sliceFlag(f, &e.AlwaysAllowPaths, "authorization-always-allow-paths", "Paths that are allowed without asking the host. Needs --extension-groups.")
+	sliceFlag(f, &e.AlwaysAllowPaths, "authorization-always-allow-paths", "Paths that are allowed without authorization by the host. Needs --extension-groups.")
 	c.trackFlag(f, tokenTTL) // the others are tracked already
 }
 

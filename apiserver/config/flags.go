@@ -67,7 +67,7 @@ func (c *Config) servingFlags(f *pflag.FlagSet) {
 	sliceFlag(f, &s.StrictTransportSecurity, "strict-transport-security-directives", "Directives of the Strict-Transport-Security header.")
 	sliceFlag(f, &s.CORSAllowedOrigins, "cors-allowed-origins", "Regular expressions of allowed CORS origins.")
 	boolFlag(f, &s.Profiling, "profiling", "Serve /debug/pprof.")
-	boolFlag(f, &s.ContentionProfiling, "contention-profiling", "Record blocking events for /debug/pprof/block, if --profiling is on.")
+	boolFlag(f, &s.ContentionProfiling, "contention-profiling", "Record blocking events for /debug/pprof/block. Needs --profiling.")
 	stringFlag(f, &s.DebugSocketPath, "debug-socket-path",
 		"Unix socket that serves /debug/pprof and /debug/flags without authentication and authorization.")
 	boolFlag(f, &s.LogsHandler, "enable-logs-handler", "Serve the files of /var/log at /logs.")
@@ -111,18 +111,18 @@ func (c *Config) etcdFlags(f *pflag.FlagSet) {
 
 func (c *Config) memberFlags(f *pflag.FlagSet) {
 	m := &c.Member
-	stringFlag(f, &m.DataDirectory, "etcd-data-dir", "Data directory of the embedded etcd member. The member runs if it is set.")
+	stringFlag(f, &m.DataDirectory, "etcd-data-dir", "Data directory of the embedded etcd member. If set, the server runs a member.")
 	stringFlag(f, &m.Name, "etcd-name", "Name of the embedded member.")
 	sliceFlag(f, &m.ListenPeerURLs, "etcd-listen-peer-urls",
-		"URLs on which the member listens for peers. Without any it is the only member of its cluster, and no other can "+
-			"join.")
+		"URLs on which the member listens for peers. Without any, it is the only member of its cluster, and no other member "+
+			"can join.")
 	sliceFlag(f, &m.AdvertisePeerURLs, "etcd-initial-advertise-peer-urls", "Peer URLs announced to the other members; default: the listen URLs.")
 	sliceFlag(f, &m.ListenClientURLs, "etcd-listen-client-urls",
 		"URLs on which the member listens for clients; none by default. 'quorate etcd' reaches it through a socket in its "+
 			"data directory.")
-	sliceFlag(f, &m.AdvertiseClientURLs, "etcd-advertise-client-urls", "Client URLs announced to the cluster.")
+	sliceFlag(f, &m.AdvertiseClientURLs, "etcd-advertise-client-urls", "Client URLs announced to the members of the cluster.")
 	stringFlag(f, &m.InitialCluster, "etcd-initial-cluster", "Members of the cluster as name=peer-url,..., used if the data directory is empty; default: only this member.")
-	stringFlag(f, &m.InitialClusterState, "etcd-initial-cluster-state", "Whether the member starts a new cluster or joins an existing one: new or existing.")
+	stringFlag(f, &m.InitialClusterState, "etcd-initial-cluster-state", "new: bootstrap a cluster; existing: join one.")
 	stringFlag(f, &m.InitialClusterToken, "etcd-initial-cluster-token", "Token that distinguishes clusters with the same peer URLs.")
 	stringFlag(f, &m.PeerCertFile, "etcd-peer-cert-file", "Certificate of the member for connections with peers.")
 	stringFlag(f, &m.PeerKeyFile, "etcd-peer-key-file", "Key of --etcd-peer-cert-file.")
@@ -131,13 +131,13 @@ func (c *Config) memberFlags(f *pflag.FlagSet) {
 	stringFlag(f, &m.ServerKeyFile, "etcd-server-key-file", "Key of --etcd-server-cert-file.")
 	stringFlag(f, &m.ServerTrustedCAFile, "etcd-server-trusted-ca-file", "Certificate authority of etcd clients, which must present a certificate.")
 	boolFlag(f, &m.AllowInsecureTransport, "etcd-allow-insecure-transport",
-		"Allow http URLs of the member, and https URLs without a certificate authority for peers or clients. Everyone who "+
+		"Allow http URLs of the member, and https URLs without a certificate authority for peers or clients. Anyone who "+
 			"can reach them can read and write all data.")
 	f.Int64Var(&m.QuotaBackendBytes, "etcd-quota-backend-bytes", m.QuotaBackendBytes, "Maximum size of the member's database in bytes.")
 	f.Uint64Var(&m.SnapshotCount, "etcd-snapshot-count", m.SnapshotCount, "Number of committed transactions between raft snapshots.")
 	durationFlag(f, &m.HeartbeatInterval, "etcd-heartbeat-interval", "Interval of the leader's heartbeats.")
-	durationFlag(f, &m.ElectionTimeout, "etcd-election-timeout", "Time without heartbeats after which a member campaigns for leadership.")
-	boolFlag(f, &m.UnsafeNoFsync, "etcd-unsafe-no-fsync", "Do not fsync; a crash of the machine may lose data. For tests.")
+	durationFlag(f, &m.ElectionTimeout, "etcd-election-timeout", "Time without heartbeats after which a member starts an election.")
+	boolFlag(f, &m.UnsafeNoFsync, "etcd-unsafe-no-fsync", "Do not call fsync; a crash of the machine may lose data. For tests only.")
 }
 
 func (c *Config) authenticationFlags(f *pflag.FlagSet) {
@@ -180,7 +180,7 @@ func (c *Config) oidcFlags(f *pflag.FlagSet) {
 	o := &c.Authentication.OIDC
 	stringFlag(f, &o.IssuerURL, "oidc-issuer-url", "URL of the OpenID issuer; https only.")
 	stringFlag(f, &o.ClientID, "oidc-client-id", "Audience that tokens of the OpenID issuer must have.")
-	stringFlag(f, &o.CAFile, "oidc-ca-file", "Certificate authority of the OpenID issuer; default: those of the host.")
+	stringFlag(f, &o.CAFile, "oidc-ca-file", "Certificate authority of the OpenID issuer; default: the system's certificate authorities.")
 	stringFlag(f, &o.UsernameClaim, "oidc-username-claim", "Claim with the user name.")
 	stringFlag(f, &o.UsernamePrefix, "oidc-username-prefix",
 		"Prefix of user names; default: the issuer's URL and #, unless the claim is email. -: none.")
@@ -230,7 +230,7 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	a, l := &c.API, &c.Limits
 	intFlag(f, &l.MaxRequestsInFlight, "max-requests-inflight", "Maximum number of non-mutating requests in flight; 0: no limit.")
 	intFlag(f, &l.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", "Maximum number of mutating requests in flight; 0: no limit.")
-	boolFlag(f, &l.PriorityAndFairness, "enable-priority-and-fairness", "Queue and limit requests by FlowSchemas and PriorityLevelConfigurations, with both limits of requests in flight together as seats; false: the limits apply separately.")
+	boolFlag(f, &l.PriorityAndFairness, "enable-priority-and-fairness", "Queue and limit requests by FlowSchemas and PriorityLevelConfigurations, with the sum of both limits of requests in flight as seats; false: the limits apply separately.")
 	intFlag(f, &l.DeleteCollectionWorkers, "delete-collection-workers", "Number of workers per DeleteCollection request.")
 	f.Var(newSwitches(&a.RuntimeConfig), "runtime-config", "API groups and versions to enable or disable: api/all=true,apps/v1=false,...")
 	f.Var(cliflag.NewMapStringString(&a.FeatureGates), "feature-gates", "Feature gates: name=true,...")

@@ -18,15 +18,15 @@ type Peers struct {
 func (p *Peers) flags(f *pflag.FlagSet) {
 	stringFlag(f, &p.CAFile, "peer-ca-file",
 		"Certificate authority of the other API servers. With it, requests for resources that this server does not serve are "+
-			"passed on to one that does. Needs --proxy-client-cert-file and --proxy-client-key-file.")
+			"forwarded to one that does. Needs --proxy-client-cert-file and --proxy-client-key-file.")
 	stringFlag(f, &p.AdvertiseIP, "peer-advertise-ip",
-		"IP address at which other API servers reach this one; default: --advertise-address, without --peer-advertise-port too.")
+		"IP address at which other API servers reach this one; default, unless --peer-advertise-port is set: --advertise-address.")
 	stringFlag(f, &p.AdvertisePort, "peer-advertise-port",
-		"Port at which other API servers reach this one; default: --secure-port, without --peer-advertise-ip too.")
+		"Port at which other API servers reach this one; default, unless --peer-advertise-ip is set: --secure-port.")
 }
 
 // Leadership configures the lease of the controller of coordinated leader election, which the feature gate
-// CoordinatedLeaderElection switches on.
+// CoordinatedLeaderElection enables.
 type Leadership struct{ LeaseDuration, RenewDeadline, RetryPeriod time.Duration }
 
 const (
@@ -37,8 +37,8 @@ const (
 
 func (l *Leadership) flags(f *pflag.FlagSet) {
 	durationFlag(f, &l.LeaseDuration, leadershipLease,
-		"How long the lease of the controller of coordinated leader election lasts without renewals.")
-	durationFlag(f, &l.RenewDeadline, leadershipRenew, "How long its holder tries to renew the lease before it gives it up.")
+		"Duration of the lease of the controller of coordinated leader election.")
+	durationFlag(f, &l.RenewDeadline, leadershipRenew, "How long the holder of the lease tries to renew it before it gives up.")
 	durationFlag(f, &l.RetryPeriod, leadershipRetry, "Time between attempts to acquire or renew the lease.")
 }
 

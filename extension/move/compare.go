@@ -22,10 +22,10 @@ var assigned = map[Direction][]string{
 	},
 }
 
-// comparable returns the content that a copy must have in common with its source.
+// comparable returns the content that must be equal in a source and its copy.
 func comparable(direction Direction, object *unstructured.Unstructured) map[string]any {
 	content := object.DeepCopy().Object
-	delete(content, "apiVersion") // the version in which the host is written differs
+	delete(content, "apiVersion") // the host may return another version
 	if metadata, ok := content["metadata"].(map[string]any); ok {
 		for _, field := range assigned[direction] {
 			delete(metadata, field)
@@ -39,7 +39,7 @@ type digest struct {
 	content  [sha256.Size]byte
 	uid      types.UID
 	revision string
-	// managed is set if the move is one of the managers of the object's fields.
+	// managed reports whether the move is a field manager of the object.
 	managed bool
 }
 

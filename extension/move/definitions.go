@@ -17,8 +17,8 @@ import (
 	"quorate.dev/apiserver/crd"
 )
 
-// accessVersion is a version of the host's kinds by which a move reaches their objects in the host's etcd, while the
-// extension server serves all other versions. Its only conversion is that of apiVersion.
+// accessVersion is a version of the host's kinds with which a move accesses their objects in the host's etcd while the
+// extension server serves all other versions. Its conversion changes only apiVersion.
 const accessVersion = "quoratetransfer"
 
 var definitions = schema.GroupVersionResource{
@@ -51,7 +51,8 @@ func versionsOf(definition *unstructured.Unstructured) []map[string]any {
 	return versions
 }
 
-// resourceOf returns what a move must know of a definition. Objects are read in the storage version if it is served.
+// resourceOf returns the properties of a definition that a move needs. Objects are read in the storage version if it
+// is served.
 func resourceOf(definition *unstructured.Unstructured) (resource, error) {
 	r := resource{}
 	r.Group, _, _ = unstructured.NestedString(definition.Object, "spec", "group")
@@ -86,7 +87,8 @@ func copyOfDefinition(definition *unstructured.Unstructured) *unstructured.Unstr
 	return made
 }
 
-// withAccess returns the spec of a host's definition with accessVersion. Objects are stored in the version storage.
+// withAccess returns the spec of a host's definition with accessVersion added. Objects are stored in the version
+// storage.
 func withAccess(spec map[string]any, storage string) map[string]any {
 	wrapper := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	spec, _ = wrapper.DeepCopy().Object["spec"].(map[string]any)
@@ -110,8 +112,8 @@ func withAccess(spec map[string]any, storage string) map[string]any {
 	return spec
 }
 
-// createDefinitions creates the definitions of the extension server, marked as being transferred. One that exists
-// already is adopted if it is equal and has no objects.
+// createDefinitions creates the definitions of the extension server, marked as being transferred. An existing
+// definition is adopted if it is equal and has no objects.
 func (m *Mover) createDefinitions(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		source, err := m.host.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
@@ -139,8 +141,8 @@ func (m *Mover) createDefinitions(ctx context.Context, s *state) error {
 	return m.awaitMarked(ctx, s)
 }
 
-// awaitMarked waits until the replicas of the extension server have seen the mark. Only then do they store objects as they
-// are.
+// awaitMarked waits until the replicas of the extension server have observed the mark. From then on they store objects
+// unchanged.
 func (m *Mover) awaitMarked(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		err := m.awaitRepeatedly(ctx, "the extension server to begin the transfer of "+r.definition(), func(ctx context.Context) error {
@@ -174,7 +176,7 @@ func with(annotations map[string]string, name, value string) map[string]string {
 	return annotations
 }
 
-// checkAdoptable fails if a definition in the extension server cannot be that of a move.
+// checkAdoptable returns an error if a definition in the extension server cannot belong to the move.
 func (m *Mover) checkAdoptable(ctx context.Context, r resource, source, current *unstructured.Unstructured) error {
 	if !reflect.DeepEqual(source.Object["spec"], current.Object["spec"]) {
 		return errors.New("it exists with another spec; delete it or make both equal")
@@ -200,7 +202,7 @@ func (m *Mover) mark(ctx context.Context, r resource, value string) error {
 	})
 }
 
-// updateDefinition changes a definition, unless it has the change already. It retries conflicts.
+// updateDefinition changes a definition, unless it already has the change. It retries conflicts.
 func (m *Mover) updateDefinition(
 	ctx context.Context, c *cluster, r resource, change func(*unstructured.Unstructured),
 ) error {
@@ -256,7 +258,7 @@ func (m *Mover) createHostDefinitions(ctx context.Context, s *state) error {
 	return m.awaitServed(ctx, m.host, s.Resources)
 }
 
-// checkCreated fails if a definition of the host was not created by the move.
+// checkCreated returns an error if the move did not create a definition of the host.
 func (m *Mover) checkCreated(ctx context.Context, r resource) error {
 	current, err := m.host.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
 	if err == nil && current.GetAnnotations()[crd.TransferAnnotation] == "" {
@@ -265,7 +267,7 @@ func (m *Mover) checkCreated(ctx context.Context, r resource) error {
 	return err
 }
 
-// addAccess adds accessVersion to the definitions of the host. Their watches end with the change.
+// addAccess adds accessVersion to the definitions of the host. The change ends their watches.
 func (m *Mover) addAccess(ctx context.Context, s *state) error {
 	if err := m.registerAccess(ctx); err != nil {
 		return err
@@ -283,7 +285,7 @@ func (m *Mover) addAccess(ctx context.Context, s *state) error {
 	return m.awaitServed(ctx, m.host, s.Resources)
 }
 
-// removeAccess gives the definitions of the host the spec that those of the extension server have.
+// removeAccess sets the spec of the host's definitions to that of the extension server's.
 func (m *Mover) removeAccess(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		final, err := m.extension.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})

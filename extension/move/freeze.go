@@ -16,10 +16,11 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// policyName is that of the ValidatingAdmissionPolicy and its binding.
+// policyName returns the name of the ValidatingAdmissionPolicy and its binding.
 func policyName(group string) string { return "quorate-move." + group }
 
-// policy blocks writes to the resources in some versions. Only the move may write in accessVersion.
+// policy returns a policy that blocks writes to the resources in the given versions. In accessVersion, only the move
+// may write.
 func policy(group string, resources []resource, versions []string, user string) *admissionregistrationv1.ValidatingAdmissionPolicy {
 	var names []string
 	for _, r := range resources {
@@ -50,7 +51,7 @@ func policy(group string, resources []resource, versions []string, user string) 
 	}
 }
 
-// freeze blocks writes in the versions, which replace those of an earlier call.
+// freeze blocks writes in the given versions, which replace those of an earlier call.
 func (m *Mover) freeze(ctx context.Context, s *state, versions []string) error {
 	review, err := m.host.typed.AuthenticationV1().SelfSubjectReviews().Create(
 		ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
@@ -84,7 +85,7 @@ func (m *Mover) freeze(ctx context.Context, s *state, versions []string) error {
 	return nil
 }
 
-// freezeAll blocks all writes, and waits until that is so.
+// freezeAll blocks all writes, and waits until they are rejected.
 func (m *Mover) freezeAll(ctx context.Context, s *state) error {
 	if err := m.freeze(ctx, s, append(s.versions(), accessVersion)); err != nil {
 		return err
@@ -99,7 +100,7 @@ func (m *Mover) freezeAll(ctx context.Context, s *state) error {
 	return m.settle(ctx)
 }
 
-// probe fails unless writes are blocked. Without objects it cannot know.
+// probe returns an error unless writes are blocked. Without objects it cannot tell.
 func probe(ctx context.Context, c collection) error {
 	list, err := c.client.Resource(c.resource).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil || len(list.Items) == 0 {
@@ -116,8 +117,8 @@ func probe(ctx context.Context, c collection) error {
 	return err
 }
 
-// thaw admits writes again.
-func (m *Mover) thaw(ctx context.Context) error {
+// unfreeze allows writes again.
+func (m *Mover) unfreeze(ctx context.Context) error {
 	registration := m.host.typed.AdmissionregistrationV1()
 	name := policyName(m.Group)
 	return errors.Join(
@@ -126,7 +127,7 @@ func (m *Mover) thaw(ctx context.Context) error {
 	)
 }
 
-// versions returns the versions that any of the resources serves.
+// versions returns the versions that at least one of the resources serves.
 func (s *state) versions() []string {
 	var all []string
 	for _, r := range s.Resources {

@@ -6,11 +6,12 @@
 // repeated, so an interrupted move continues where it stopped. Nothing is deleted before all objects are equal in both
 // places, and no client can change either.
 //
-// Invariants that protect dependents from the host's garbage collector: it deletes a dependent if the API has no owner
-// of that name, or one with another UID. So a request for an owner never finds less than the complete set: an APIService
-// changes from one server to the other by one update, and until the copies are complete the group responds with 503.
-// Copies in the extension server keep their UIDs; copies in the host get new ones, and their dependents are rewritten
-// during the 503s. Deletions in the host's etcd happen in accessVersion, which the garbage collector does not watch.
+// Invariants that protect dependents from the host's garbage collector, which deletes a dependent if its owner does
+// not exist or has another UID: a request for an owner never gets an incomplete set of objects. A single update
+// switches an APIService from one server to the other, and until the copies are complete the group responds with 503.
+// Copies in the extension server keep their UIDs. Copies in the host get new ones, and their dependents are rewritten
+// while the group responds with 503. Deletions in the host's etcd use accessVersion, which the garbage collector does
+// not watch.
 package move
 
 import (
@@ -39,11 +40,11 @@ type Options struct {
 	Group     string
 	Direction Direction
 	Host      *rest.Config
-	Extension *rest.Config // of a member of system:masters, not through the host
+	Extension *rest.Config // an administrator in system:masters, connected directly and not through the host
 	// Namespace of the host in which the state is stored.
 	Namespace    string
 	Registration Registration // for ToExtension
-	// Settle is how long a change of the host's API may need to reach all of its replicas.
+	// Settle is the time for a change of the host's API to reach all of its replicas.
 	Settle time.Duration
 	// Timeout of each wait.
 	Timeout time.Duration
@@ -60,11 +61,11 @@ type Mover struct {
 	stored          *corev1.ConfigMap
 }
 
-// cluster is the clients of one API.
+// cluster contains the clients of one API.
 type cluster struct {
 	name     string
 	objects  dynamic.Interface
-	transfer dynamic.Interface // with the header of a transfer
+	transfer dynamic.Interface // sends the header of a transfer
 	typed    kubernetes.Interface
 	metadata metadata.Interface
 }
@@ -116,12 +117,12 @@ func (t withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
 
 type stepName string
 
-// step is one part of a move. It can be repeated.
+// step is one part of a move. It is idempotent.
 type step struct {
 	name stepName
 	text string
 	run  func(*Mover, context.Context, *state) error
-	// final is set for the steps that cannot be undone.
+	// final marks steps that cannot be undone.
 	final bool
 }
 
@@ -150,10 +151,10 @@ var steps = map[Direction][]step{
 	},
 }
 
-// maxRounds bounds how often a move goes back because objects have changed in spite of blocked writes.
+// maxRounds limits how often a move starts over because objects have changed although writes are blocked.
 const maxRounds = 3
 
-// Run runs the move, or continues it.
+// Run starts or resumes the move.
 func (m *Mover) Run(ctx context.Context) error {
 	s, err := m.load(ctx)
 	if err != nil {
@@ -189,7 +190,7 @@ func (m *Mover) enter(ctx context.Context, s *state, name stepName) error {
 	return m.save(ctx, s)
 }
 
-// runSteps runs the step that is recorded and those after it.
+// runSteps runs the recorded step and those after it.
 func (m *Mover) runSteps(ctx context.Context, s *state) error {
 	list := steps[s.Direction]
 	first := indexOf(list, s.Step)
@@ -264,7 +265,7 @@ func (m *Mover) await(ctx context.Context, what string, condition func(context.C
 	return fmt.Errorf("timed out waiting for %s: %w", what, last)
 }
 
-// repetitions is how often a condition must hold in succession: requests can reach different replicas.
+// repetitions is how often a condition must hold in succession, because requests can reach different replicas.
 const repetitions = 3
 
 func (m *Mover) awaitRepeatedly(ctx context.Context, what string, condition func(context.Context) error) error {

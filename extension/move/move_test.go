@@ -166,7 +166,7 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestSteps: a move goes back to Copy, and cannot be undone from some step on.
+// TestSteps checks the steps from which a move returns to Copy, and after which it cannot be undone.
 func TestSteps(t *testing.T) {
 	for direction, list := range steps {
 		if indexOf(list, "Copy") < 0 {

@@ -26,11 +26,11 @@ const (
 	reportInterval = 1000
 )
 
-// collection is the objects of one resource in one cluster, as a move reads and writes them.
+// collection accesses the objects of one resource in one cluster.
 type collection struct {
 	client   dynamic.Interface
 	resource schema.GroupVersionResource
-	scoped   bool // in namespaces
+	scoped   bool // namespaced
 }
 
 func (c collection) in(namespace string) dynamic.ResourceInterface {
@@ -40,7 +40,7 @@ func (c collection) in(namespace string) dynamic.ResourceInterface {
 	return c.client.Resource(c.resource)
 }
 
-// each calls do for all objects at one revision, which it returns. An expired list starts again.
+// each calls do for all objects at one revision, which it returns. It starts again when a list expires.
 func (c collection) each(ctx context.Context, do func(*unstructured.Unstructured) error) (revision string, err error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
@@ -70,7 +70,7 @@ func (c collection) digests(ctx context.Context, direction Direction) (map[strin
 	return found, err
 }
 
-// source and destination are the collections of a resource.
+// source and destination return the collections of a resource.
 func (m *Mover) source(direction Direction, r resource) collection {
 	if direction == ToExtension {
 		return collection{m.host.objects, r.in(r.Version), r.Namespaced}
@@ -89,7 +89,7 @@ func (m *Mover) inExtension(r resource) collection {
 	return collection{m.extension.transfer, r.in(r.Version), r.Namespaced}
 }
 
-// inHost is the objects in the host's etcd.
+// inHost returns the collection in the host's etcd.
 func (m *Mover) inHost(r resource) collection {
 	return collection{m.host.objects, r.in(accessVersion), r.Namespaced}
 }
@@ -122,7 +122,7 @@ func (m *Mover) copyOnce(ctx context.Context, direction Direction, r resource, d
 		if equal && (source.managed || !copied.managed) {
 			return nil
 		}
-		if !equal { // else a run ended between the two writes of writeToHost
+		if !equal { // unless a run ended between the two writes of writeToHost
 			did.written.Add(1)
 		}
 		group.Go(func() error {
@@ -146,7 +146,7 @@ func (m *Mover) write(ctx context.Context, direction Direction, r resource, sour
 	if direction == ToHost {
 		return m.writeToHost(ctx, at, source, copied)
 	}
-	if copied.uid != "" && copied.uid != source.GetUID() { // it was deleted and created again
+	if copied.uid != "" && copied.uid != source.GetUID() { // the object was deleted and created again
 		if err := expunge(ctx, at, source.GetName(), copied); err != nil {
 			return err
 		}
@@ -163,7 +163,8 @@ func (m *Mover) write(ctx context.Context, direction Direction, r resource, sour
 	return nil
 }
 
-// writeToHost creates or replaces an object of the host. The second write restores the managers of fields, as far as the host accepts them.
+// writeToHost creates or replaces an object of the host. The second write restores managedFields, as far as the host
+// accepts them.
 func (m *Mover) writeToHost(ctx context.Context, at dynamic.ResourceInterface, source *unstructured.Unstructured, copied digest) error {
 	wanted := forHost(source, m.Group)
 	var stored *unstructured.Unstructured
@@ -183,7 +184,7 @@ func (m *Mover) writeToHost(ctx context.Context, at dynamic.ResourceInterface, s
 	}
 	stored.SetManagedFields(source.GetManagedFields())
 	if len(source.GetManagedFields()) == 0 {
-		stored.SetManagedFields([]metav1.ManagedFieldsEntry{{}}) // removes all; without entries the server adds them
+		stored.SetManagedFields([]metav1.ManagedFieldsEntry{{}}) // removes all; without an entry the server keeps them
 	}
 	_, err = at.Update(ctx, stored, metav1.UpdateOptions{FieldManager: manager})
 	return err
@@ -203,7 +204,7 @@ func (m *Mover) deleteEach(ctx context.Context, c collection, objects map[string
 	return group.Wait()
 }
 
-// deleteFrom deletes one object in the state of the digest, without running its finalizers.
+// deleteFrom deletes one object if it still has the given digest, without running its finalizers.
 func (m *Mover) deleteFrom(ctx context.Context, c collection, name string, d digest) error {
 	namespace, plain, scoped := strings.Cut(name, "/")
 	if !scoped {
@@ -226,7 +227,8 @@ func expunge(ctx context.Context, at dynamic.ResourceInterface, name string, d d
 	}))
 }
 
-// stripAndDelete deletes an object in the host's etcd. An object that is being deleted is gone with its finalizers.
+// stripAndDelete deletes an object in the host's etcd. If the object is already being deleted, removing its finalizers
+// suffices.
 func stripAndDelete(ctx context.Context, at dynamic.ResourceInterface, name string, d digest) error {
 	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"finalizers":null}}`, d.revision)
 	stripped, err := at.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: manager})
@@ -261,10 +263,11 @@ func (m *Mover) copyAll(ctx context.Context, s *state) error {
 	return nil
 }
 
-// maxPasses bounds the passes until source and copy are equal. Writes are blocked, so the second one finds no change.
+// maxPasses limits the passes until source and copy are equal. Writes are blocked, so the second pass normally finds
+// no change.
 const maxPasses = 5
 
-// verifyAll compares all objects, repeats until nothing differs, and records the revisions at which that was so.
+// verifyAll compares all objects, repeats until they are equal, and records the revisions at which they were.
 func (m *Mover) verifyAll(ctx context.Context, s *state) error {
 	s.Verified = map[string]string{}
 	for _, r := range s.Resources {
@@ -287,10 +290,10 @@ func (m *Mover) verifyAll(ctx context.Context, s *state) error {
 	return m.save(ctx, s)
 }
 
-// errChanged means that the source has changed since it was verified.
+// errChanged is returned when the source has changed since it was verified.
 var errChanged = errors.New("objects have changed since they were verified")
 
-// checkUnchanged compares the source with the revisions at which it was equal to its copy, and the names of both.
+// checkUnchanged checks that the source still has the verified revisions, and that both sides have the same names.
 func (m *Mover) checkUnchanged(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		verified, err := strconv.ParseUint(s.Verified[r.Plural], 10, 64)
@@ -323,7 +326,7 @@ func (m *Mover) checkUnchanged(ctx context.Context, s *state) error {
 	return nil
 }
 
-// hidden is the source of a move when clients are no longer served from it.
+// hidden returns the source of a move after it has stopped serving clients.
 func (m *Mover) hidden(direction Direction, r resource) collection {
 	if direction == ToExtension {
 		return m.inHost(r)
@@ -336,7 +339,7 @@ func (m *Mover) deleteSource(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		objects := m.hidden(s.Direction, r)
 		left, err := objects.digests(ctx, s.Direction)
-		if apierrors.IsNotFound(err) { // the definition is deleted
+		if apierrors.IsNotFound(err) { // the definition is already deleted
 			continue
 		}
 		if err != nil {

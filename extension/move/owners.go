@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// uidsOf maps the UIDs of the source to those of the copies.
+// uidsOf maps the UIDs of the sources to the UIDs of their copies.
 func (m *Mover) uidsOf(ctx context.Context, s *state) (map[types.UID]types.UID, error) {
 	uids := map[types.UID]types.UID{}
 	for _, r := range s.Resources {
@@ -37,8 +37,8 @@ func (m *Mover) uidsOf(ctx context.Context, s *state) (map[types.UID]types.UID, 
 	return uids, nil
 }
 
-// rewriteOwners gives all dependents in the host the UIDs of the new owners. The host's garbage collector deletes
-// dependents whose owner it finds with another UID: no owner can be found while the resources are unavailable.
+// rewriteOwners sets the UIDs of the new owners in all dependents in the host. The host's garbage collector deletes
+// dependents whose owner has another UID, but it cannot read owners while the resources are unavailable.
 func (m *Mover) rewriteOwners(ctx context.Context, s *state) error {
 	uids, err := m.uidsOf(ctx, s)
 	if err != nil {
@@ -60,10 +60,10 @@ func (m *Mover) rewriteOwners(ctx context.Context, s *state) error {
 	return nil
 }
 
-// dependentKinds returns all resources of the host whose objects can have owners, the moved ones in accessVersion.
+// dependentKinds returns all resources of the host whose objects can have owners. The moved ones are in accessVersion.
 func (m *Mover) dependentKinds(s *state) ([]schema.GroupVersionResource, error) {
 	lists, err := m.host.typed.Discovery().ServerPreferredResources()
-	if err != nil { // what cannot be discovered could have dependents
+	if err != nil { // undiscovered resources could have dependents
 		return nil, fmt.Errorf("discover the resources of the host: %w", err)
 	}
 	var kinds []schema.GroupVersionResource
@@ -132,7 +132,7 @@ func rewritten(references []metav1.OwnerReference, uids map[types.UID]types.UID)
 	return next
 }
 
-// rewriteOwner patches one dependent, again after a conflict.
+// rewriteOwner patches one dependent. It retries conflicts.
 func (m *Mover) rewriteOwner(
 	ctx context.Context, kind schema.GroupVersionResource, object *metav1.PartialObjectMetadata, uids map[types.UID]types.UID,
 ) error {
@@ -161,7 +161,7 @@ func (m *Mover) rewriteOwner(
 	return nil
 }
 
-// deleteAsBefore deletes the copies in the host of objects that are being deleted. Their finalizers keep them.
+// deleteAsBefore deletes the copies in the host of objects that are being deleted. Finalizers keep these copies.
 func (m *Mover) deleteAsBefore(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		copies := m.destination(s.Direction, r)

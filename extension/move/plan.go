@@ -14,11 +14,11 @@ import (
 	"quorate.dev/apiserver/crd"
 )
 
-// Plan is what a move would do.
+// Plan describes the effects of a move.
 type Plan struct {
 	Steps []string
 	Kinds []Kind
-	// Lost are the properties of objects that do not survive.
+	// Lost are the properties of objects that the move does not preserve.
 	Lost []string
 	// Problems prevent the move.
 	Problems []string
@@ -37,12 +37,12 @@ type Kind struct {
 	Deleting   int // objects that are being deleted
 }
 
-// ProblemsError are the reasons why a move cannot begin.
+// ProblemsError contains the reasons why a move cannot start.
 type ProblemsError struct{ Problems []string }
 
 func (e *ProblemsError) Error() string { return strings.Join(e.Problems, "; ") }
 
-// lost are the properties of objects that a direction cannot keep.
+// lost are the properties of objects that a move does not preserve, by direction.
 var lost = map[Direction][]string{
 	ToExtension: {"metadata.resourceVersion: clients list again"},
 	ToHost: {
@@ -53,7 +53,7 @@ var lost = map[Direction][]string{
 	},
 }
 
-// Plan checks the clusters and returns what the move would do. It writes nothing.
+// Plan checks the clusters and returns the effects of the move. It writes nothing.
 func (m *Mover) Plan(ctx context.Context) (*Plan, error) {
 	p := &Plan{Lost: lost[m.Direction], namespaces: map[string]bool{}, priorities: map[string]int64{}}
 	for _, one := range steps[m.Direction] {

@@ -19,24 +19,24 @@ import (
 var apiServices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
 const (
-	// automanaged is the label of the APIServices that a host keeps for its own CustomResourceDefinitions. It does not
-	// change one without the label, whatever definitions it has.
+	// automanaged is the label of the APIServices that a host maintains for its own CustomResourceDefinitions. It does
+	// not change APIServices without the label.
 	automanaged = "kube-aggregator.kubernetes.io/automanaged"
 	ownLabels   = "quorate.dev/"
 
 	// Priorities of APIServices of CustomResourceDefinitions.
 	definitionGroupPriority, definitionVersionPriority = 1000, 100
-	// lowestPriority and definitionVersionPriority for all others keep accessVersion from being the preferred one, which
-	// controllers of the host use: aggregated discovery has definitionVersionPriority for all versions of definitions,
-	// whatever their APIService has, and sorts names that are not like v1 last.
+	// lowestPriority, and definitionVersionPriority for all others, keep accessVersion from being the preferred
+	// version, which controllers of the host use. Aggregated discovery uses definitionVersionPriority for all versions
+	// of CustomResourceDefinitions, whatever their APIServices specify, and sorts names that do not look like v1 last.
 	lowestPriority = 1
 )
 
-// Registration is how the host's APIServices refer to the extension server.
+// Registration describes the host's APIServices for the extension server.
 type Registration struct {
 	// Specs of the APIServices, by version.
 	Specs map[string]map[string]any
-	// Labels hand the APIServices over to an operator, which sets their spec. Versions are those that it registers.
+	// Labels let an operator adopt the APIServices and set their spec. Versions are those that it registers.
 	Labels   map[string]string
 	Versions []string
 }
@@ -50,9 +50,9 @@ func (r *Registration) missing(versions []string) []string {
 
 func (m *Mover) apiServiceName(version string) string { return version + "." + m.Group }
 
-// registerExtension makes the host send the requests of all versions to the extension server, although it has
-// CustomResourceDefinitions for them. Each version changes at once: there is no moment without an APIService, in which
-// the host's garbage collector would take owners for deleted.
+// registerExtension routes the requests of all versions from the host to the extension server, although the host has
+// CustomResourceDefinitions for them. A single update switches each version: if an APIService were missing in between,
+// the host's garbage collector would consider owners deleted.
 func (m *Mover) registerExtension(ctx context.Context, s *state) error {
 	for _, version := range s.versions() {
 		err := m.updateAPIService(ctx, version, func(service *unstructured.Unstructured) {
@@ -75,7 +75,7 @@ func (m *Mover) registerExtension(ctx context.Context, s *state) error {
 	return m.awaitUnavailable(ctx, s)
 }
 
-// raisePriority sets at least the versionPriority of a definition.
+// raisePriority raises versionPriority to at least that of a definition.
 func raisePriority(service *unstructured.Unstructured) {
 	if priorityOf(service) < definitionVersionPriority {
 		_ = unstructured.SetNestedField(service.Object, int64(definitionVersionPriority), "spec", "versionPriority")
@@ -87,7 +87,7 @@ func priorityOf(service *unstructured.Unstructured) int64 {
 	switch number := value.(type) {
 	case int64:
 		return number
-	case float64: // from a file
+	case float64: // decoded from a file
 		return int64(number)
 	}
 	return 0
@@ -106,7 +106,7 @@ func (m *Mover) setPriorities(ctx context.Context, s *state, of func(version str
 	return nil
 }
 
-// restorePriorities sets those that the user wants after a move.
+// restorePriorities sets the priorities that the user wants after a move.
 func (m *Mover) restorePriorities(ctx context.Context, s *state) error {
 	return m.setPriorities(ctx, s, func(version string, current int64) int64 {
 		wanted := s.Priorities[version]
@@ -162,7 +162,7 @@ func (m *Mover) updateAPIService(ctx context.Context, version string, change fun
 	}
 }
 
-// registerAccess creates the APIService of accessVersion, before the host would with a higher priority.
+// registerAccess creates the APIService of accessVersion before the host creates it with a higher priority.
 func (m *Mover) registerAccess(ctx context.Context) error {
 	service := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 		"group": m.Group, "version": accessVersion,
@@ -182,7 +182,8 @@ func (m *Mover) unregisterAccess(ctx context.Context) error {
 	return ignoreNotFound(err)
 }
 
-// awaitUnavailable waits until the host responds to requests for the resources that they are being moved.
+// awaitUnavailable waits until the host responds to requests for the resources with the error that they are being
+// moved.
 func (m *Mover) awaitUnavailable(ctx context.Context, s *state) error {
 	err := m.awaitEach(ctx, s, "the host to send requests for %s to the extension server", func(_ resource, err error) error {
 		if err == nil {
@@ -201,7 +202,8 @@ func (m *Mover) awaitAvailable(ctx context.Context, s *state) error {
 	return m.awaitEach(ctx, s, "the host to serve %s", func(_ resource, err error) error { return err })
 }
 
-// awaitEach waits until lists of all resources in all versions through the host have the wanted result several times.
+// awaitEach waits until lists of all resources in all versions through the host have the expected result several
+// times.
 func (m *Mover) awaitEach(ctx context.Context, s *state, what string, check func(resource, error) error) error {
 	for _, r := range s.Resources {
 		for _, version := range r.Served {

@@ -24,9 +24,9 @@ const (
 // state is the progress of a move. It is stored in a ConfigMap of the host before a step begins.
 type state struct {
 	Direction Direction  `json:"direction"`
-	Step      stepName   `json:"step"` // the step that has begun
+	Step      stepName   `json:"step"` // the step that was started last
 	Resources []resource `json:"resources"`
-	// Verified are the resourceVersions of the source, by resource, at which all objects were equal.
+	// Verified are the resourceVersions of the source at which all objects were equal, by resource.
 	Verified map[string]string `json:"verified,omitempty"`
 	// Priorities are the values of versionPriority before a move to the host, by version.
 	Priorities map[string]int64 `json:"priorities,omitempty"`
@@ -36,7 +36,7 @@ type state struct {
 type resource struct {
 	Plural     string   `json:"plural"`
 	Namespaced bool     `json:"namespaced"`
-	Version    string   `json:"version"` // in which objects are read and written
+	Version    string   `json:"version"` // version in which objects are read and written
 	Served     []string `json:"served"`
 	Group      string   `json:"-"`
 }
@@ -53,7 +53,7 @@ const stateKey = "state"
 // stateName returns the name of the ConfigMap of a move.
 func stateName(group string) string { return "quorate-move." + group }
 
-// load reads the state; nil if no move has begun.
+// load returns the state, or nil if no move has started.
 func (m *Mover) load(ctx context.Context) (*state, error) {
 	stored, err := m.host.typed.CoreV1().ConfigMaps(m.Namespace).Get(ctx, stateName(m.Group), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -75,7 +75,7 @@ func (m *Mover) load(ctx context.Context) (*state, error) {
 
 var errConcurrent = errors.New("another process is running the same move")
 
-// save stores the state. It fails if another process has stored one since.
+// save stores the state. It returns an error if another process has stored one since.
 func (m *Mover) save(ctx context.Context, s *state) error {
 	encoded, err := json.Marshal(s)
 	if err != nil {

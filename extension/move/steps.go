@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// disconnectHost ends the watches of the host's objects and checks that these are still those that were verified. While
-// the group responds with 503, clients that watched it list it again.
+// disconnectHost ends the watches of the host's objects and checks that the objects have not changed since they were
+// verified. While the group responds with 503, clients that watched it try to list it again.
 func (m *Mover) disconnectHost(ctx context.Context, s *state) error {
 	if err := m.addAccess(ctx, s); err != nil {
 		return err
@@ -39,11 +39,11 @@ func (m *Mover) deleteFromHost(ctx context.Context, s *state) error {
 	if err := m.deleteDefinitions(ctx, m.host, s); err != nil {
 		return err
 	}
-	return errors.Join(m.unregisterAccess(ctx), m.restorePriorities(ctx, s), m.thaw(ctx))
+	return errors.Join(m.unregisterAccess(ctx), m.restorePriorities(ctx, s), m.unfreeze(ctx))
 }
 
-// disconnectExtension makes the extension server respond with 503, and checks that its objects are still those that were
-// verified.
+// disconnectExtension makes the extension server respond with 503, and checks that its objects have not changed since
+// they were verified.
 func (m *Mover) disconnectExtension(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		if err := m.mark(ctx, r, string(s.Direction)); err != nil {
@@ -70,8 +70,8 @@ func (m *Mover) registerAndServe(ctx context.Context, s *state) error {
 	return m.unregisterAccess(ctx)
 }
 
-// activateHost admits writes.
-func (m *Mover) activateHost(ctx context.Context, _ *state) error { return m.thaw(ctx) }
+// activateHost allows writes.
+func (m *Mover) activateHost(ctx context.Context, _ *state) error { return m.unfreeze(ctx) }
 
 // deleteFromExtension ends a move to the host.
 func (m *Mover) deleteFromExtension(ctx context.Context, s *state) error {
@@ -100,7 +100,7 @@ func (m *Mover) reconnect(ctx context.Context, s *state) error {
 	return errors.Join(m.awaitAvailable(ctx, s), m.unregisterAccess(ctx))
 }
 
-// Abort undoes a move that has not reached a step that cannot be undone.
+// Abort undoes a move, unless it has reached a step that cannot be undone.
 func (m *Mover) Abort(ctx context.Context) error {
 	s, err := m.load(ctx)
 	switch {
@@ -114,7 +114,7 @@ func (m *Mover) Abort(ctx context.Context) error {
 		return fmt.Errorf("step %s cannot be undone; continue the move, and move back afterwards", s.Step)
 	}
 	m.Direction = s.Direction
-	if indexOf(list, s.Step) > 0 { // in the first step, definitions can be missing and clients are served as before
+	if indexOf(list, s.Step) > 0 { // in the first step, definitions can be missing, and clients are served as before
 		if err := m.reconnect(ctx, s); err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func (m *Mover) Abort(ctx context.Context) error {
 	if err := m.deleteCopied(ctx, s); err != nil {
 		return err
 	}
-	if err := m.thaw(ctx); err != nil {
+	if err := m.unfreeze(ctx); err != nil {
 		return err
 	}
 	m.report("The move %s is undone", s.Direction)

@@ -10,15 +10,15 @@ import (
 
 // Reasons of Health.
 const (
-	Current    = v1alpha1.ReasonBackupCurrent     // the newest backup is as new as the schedule asks for
+	Current    = v1alpha1.ReasonBackupCurrent     // the newest backup completed on schedule
 	NotDue     = v1alpha1.ReasonBackupNotDue      // no backup has been due yet
 	Overdue    = v1alpha1.ReasonBackupOverdue     // a scheduled time has passed without a completed backup
-	NoneExists = v1alpha1.ReasonNoCompletedBackup // none was completed in time, or all were deleted
+	NoneExists = v1alpha1.ReasonNoCompletedBackup // none completed in time, or all were deleted
 	LastFailed = v1alpha1.ReasonBackupFailed      // the newest finished backup has failed
 	Suspended  = v1alpha1.ReasonScheduleSuspended // overdue because the schedule is suspended
 )
 
-// Record is what is known about the backups of a schedule.
+// Record is the backup history of a schedule.
 type Record struct {
 	Now       time.Time
 	Created   time.Time // of the schedule
@@ -33,13 +33,13 @@ type Record struct {
 type Newest struct {
 	Succeeded time.Time
 	Failed    time.Time
-	Ahead     int // completed backups that are ignored, because a clock that was ahead has dated them
+	Ahead     int // completed backups that are ignored because their time is in the future
 }
 
 // clockSkew is how far the clocks of two machines may differ.
 const clockSkew = time.Minute
 
-// Ahead reports whether a time was recorded by a clock that was ahead.
+// Ahead reports whether a time is in the future by more than the clock skew.
 func Ahead(t, now time.Time) bool { return t.After(now.Add(clockSkew)) }
 
 // NewestOf returns the newest of the finished backups.
@@ -70,7 +70,7 @@ func (n Newest) String() string {
 	return text
 }
 
-// Health reports whether the newest backup is as new as its schedule asks for, and returns a reason and a message.
+// Health reports whether the newest backup is recent enough for its schedule, with a reason and a message.
 func Health(s schedule.Schedule, r Record) (healthy bool, reason, message string) {
 	newest := r.Newest.String()
 	due := s.Last(created(s, r.Created, r.Now), r.Now.Add(-r.Grace))

@@ -27,7 +27,7 @@ type Attempt struct {
 	Now      time.Time
 	Created  time.Time
 	Timeout  time.Duration
-	Attempts int // that were started, according to the stored status
+	Attempts int // started, according to the stored status
 	Pod      PodState
 	Blocked  string // why no attempt can start now; ""
 	Failure  string // of a failed pod
@@ -36,9 +36,9 @@ type Attempt struct {
 	StartTimeout time.Duration
 	Missing      string    // which of these objects does not exist or cannot be used, or ""
 	PodCreated   time.Time // zero without a pod
-	Obstacle     string    // why the pod has not started, as far as it is known
+	Obstacle     string    // why the pod has not started, or "" if unknown
 
-	MissingReason string // the reason of Missing for a condition; it decides nothing
+	MissingReason string // condition reason for Missing; not used for decisions
 }
 
 // Step is the next step of a backup.
@@ -53,8 +53,8 @@ const (
 	Fail    Step = "Fail"
 )
 
-// Advance returns the next step of a backup and its reason. An attempt is recorded before its pod is created, so that a
-// crash between the two repeats neither.
+// Advance returns the next step of a backup and its reason. An attempt is recorded before its pod is created, so that
+// a crash in between repeats neither.
 func Advance(a Attempt) (Step, string) {
 	expired := a.Now.Sub(a.Created) > a.Timeout
 	switch {

@@ -21,14 +21,14 @@ type Limits struct {
 }
 
 // Expired returns the backups beyond the limits, oldest first. The newest completed backup never expires: a schedule
-// that fails for a long time must not delete the last good backup. Backups with a time in the future, of a clock that was ahead,
-// are counted apart until then: it is unknown which of the others are older.
+// that fails for a long time must not delete the last good backup. Backups whose time is in the future, because of
+// clock skew, are counted separately: their order relative to the others is unknown.
 func Expired(backups []Finished, limits Limits, now time.Time) []string {
 	newestFirst := slices.SortedFunc(slices.Values(backups), func(a, b Finished) int {
 		return cmp.Or(b.At.Compare(a.At), cmp.Compare(b.Name, a.Name))
 	})
 	var expired []string
-	completed, failed := map[bool]int{}, map[bool]int{} // by ahead
+	completed, failed := map[bool]int{}, map[bool]int{} // by whether their time is in the future
 	for _, b := range newestFirst {
 		beyond, group := false, Ahead(b.At, now)
 		if b.Failed {

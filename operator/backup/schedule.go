@@ -38,8 +38,8 @@ type Decision struct {
 	Next    time.Time // next scheduled time; zero: none
 }
 
-// created returns the creation time of a schedule, or a time a year ago if a clock that was ahead has recorded it. The clocks of
-// two machines may differ by less than the period of the schedule.
+// created returns the creation time of a schedule. If it is later than the next scheduled time, the clock that
+// recorded it was wrong, and created returns a time one year ago. Smaller clock skew is tolerated.
 func created(s schedule.Schedule, recorded, now time.Time) time.Time {
 	if recorded.After(now) && recorded.After(s.Next(now)) {
 		return now.AddDate(-1, 0, 0)
@@ -47,8 +47,8 @@ func created(s schedule.Schedule, recorded, now time.Time) time.Time {
 	return recorded
 }
 
-// Decide returns what to do for the last scheduled time that was not handled. Earlier ones are dropped: several backups
-// of the same moment have no value.
+// Decide returns what to do for the last scheduled time that was not handled. Earlier ones are skipped: one backup of
+// the present state is enough.
 func Decide(s schedule.Schedule, o Observation) Decision {
 	d := Decision{Next: s.Next(o.Now)}
 	if o.Suspend {
@@ -56,7 +56,7 @@ func Decide(s schedule.Schedule, o Observation) Decision {
 		return d
 	}
 	after := created(s, o.Created, o.Now)
-	if o.Last.After(after) && !o.Last.After(s.Next(o.Now)) { // later times were recorded by a clock that was ahead
+	if o.Last.After(after) && !o.Last.After(s.Next(o.Now)) { // later times were recorded by a clock that was wrong
 		after = o.Last
 	}
 	due := s.Last(after, o.Now)

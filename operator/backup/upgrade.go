@@ -2,7 +2,7 @@ package backup
 
 import "strings"
 
-// UpgradePolicy selects before which changes of the image a backup is taken.
+// UpgradePolicy selects the image changes before which a backup is taken.
 type UpgradePolicy string
 
 // Policies.
@@ -29,13 +29,13 @@ const (
 type Upgrade struct {
 	Policy      UpgradePolicy
 	Voters      int
-	Former      []string // etcd versions of the members that run the former image; "": it does not answer
+	Former      []string // etcd versions of the members that run the former image; "": the member is unreachable
 	Next        []string // known etcd versions of the image
-	Destination bool     // there is one
+	Destination bool     // a destination is configured
 	Backup      UpgradeState
 }
 
-// UpgradeStep is what has to happen before the next member gets the image.
+// UpgradeStep is the step to take before the next member gets the image.
 type UpgradeStep string
 
 // The steps.
@@ -46,9 +46,10 @@ const (
 	Hold       UpgradeStep = "Hold" // until the backup is completed, or deleted to be repeated
 )
 
-// BeforeUpgrade returns the next step of an upgrade. The version of etcd in an image is unknown before a member runs it. With
-// several voters, the first one may therefore run it before the backup: etcd changes its data only once all members have the
-// new version. A single voter has no such time. A backup that has begun is awaited until every version is known to need none.
+// BeforeUpgrade returns the next step of an upgrade. The etcd version of an image is unknown until a member runs it.
+// With several voters, the first one may therefore run the image before the backup is taken: etcd changes its data
+// only after all members run the new version. With a single voter, the backup always comes first. A backup that has
+// started is awaited until all versions are known and none requires one.
 func BeforeUpgrade(u Upgrade) UpgradeStep {
 	switch {
 	case len(u.Former) == 0, u.Policy == Never, u.Policy != Always && !u.changesEtcd():

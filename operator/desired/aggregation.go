@@ -34,7 +34,7 @@ const (
 
 const defaultServiceNamespace = "kube-system"
 
-// Registration are the objects inside a cluster that register an extension API server.
+// Registration is the set of objects inside a cluster that register an extension API server.
 type Registration struct {
 	Service    *corev1.Service
 	Slice      *discoveryv1.EndpointSlice
@@ -123,7 +123,7 @@ func backend(cluster *v1alpha1.ApiServerCluster, entry *v1alpha1.AggregatedAPISe
 	return host, int32(number), nil
 }
 
-// validateHost refuses hosts that an EndpointSlice cannot contain.
+// validateHost rejects hosts that an EndpointSlice cannot contain.
 func validateHost(host string) error {
 	address, err := netip.ParseAddr(host)
 	if err != nil {

@@ -42,13 +42,13 @@ var (
 		"kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key")
 )
 
-// Reasons for which spec.extraArgs cannot set a flag.
+// Reasons why spec.extraArgs cannot set a flag.
 const (
 	setByOperator = "is set by the operator"
 	unavailable   = "is not available: it needs a file that the pod does not have, or the API server does not implement it"
 )
 
-// denial returns the reason for which spec.extraArgs cannot set a flag, or "". The name is canonical.
+// denial returns the reason why spec.extraArgs cannot set a flag, or "". The name is canonical.
 func denial(name string) string {
 	begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
 	switch {
@@ -132,7 +132,7 @@ func ExampleConfiguration(cluster *v1alpha1.ApiServerCluster) (*config.Config, e
 	return parsed, parsed.Flags().Parse(rendered.Args())
 }
 
-// ExamplePod returns a pod with the files of a configuration, whose name no replica has.
+// ExamplePod returns a pod with the files of a configuration. No replica has its name.
 func ExamplePod(cluster *v1alpha1.ApiServerCluster, image string, c Configuration) (*corev1.Pod, error) {
 	replica := exampleReplicas(cluster)[0]
 	replica.Configuration = c

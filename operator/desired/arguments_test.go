@@ -47,7 +47,7 @@ func TestEveryFlagIsAllowedOrDenied(t *testing.T) {
 	}
 }
 
-// adjustable are flags with a default of the operator that users may override.
+// adjustable are flags that the operator sets and users may override.
 var adjustable = []string{"shutdown-delay-duration", "shutdown-send-retry-after", "goaway-chance",
 	"enable-bootstrap-token-auth", "kubelet-preferred-address-types"}
 

@@ -122,8 +122,7 @@ func BackupPodName(backup *v1alpha1.ApiServerBackup) string {
 	return backup.Name + "-" + strconv.Itoa(int(backup.Status.Attempts))
 }
 
-// DeletePod returns the pod that deletes the data of a backup. The cluster may not exist any more; then it has only a
-// name.
+// DeletePod returns the pod that deletes the data of a backup. If the cluster no longer exists, only its name is set.
 func DeletePod(backup *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster, image string) *corev1.Pod {
 	job := newJob(DeletePodName(backup), backup.Namespace, cluster, image, []string{
 		"backup", "delete", "--uid=" + string(backup.UID),
@@ -179,7 +178,7 @@ type restore struct {
 
 func restorePod(r restore) *corev1.Pod {
 	args := append([]string{"backup", "restore", "--uid=" + r.uid}, newMember(r.cluster, r.member)...)
-	// The volume has room for the database; the node may not.
+	// Use the member's volume for temporary files: it has room for the database, and the node may not.
 	job := newJob(r.pod, r.cluster.Namespace, r.cluster, r.image, append(args, "--scratch="+dataDirectory))
 	job.data(r.member)
 	job.destination(r.location.Destination, r.location.Path)

@@ -79,7 +79,8 @@ const (
 	OperatorEtcdSecret = "operator-etcd-client"
 )
 
-// Certificates returns the leaves of a cluster. Addresses are the host names and IP addresses of the Service.
+// Certificates returns the leaf certificates of a cluster. Addresses are the host names and IP addresses of the
+// Service.
 func Certificates(cluster *v1alpha1.ApiServerCluster, addresses []string) []Certificate {
 	leaves := append(clientLeaves(cluster, addresses), companionLeaves(cluster)...)
 	if !cluster.ExternalEtcd() {
@@ -161,7 +162,7 @@ func ServiceAccountKeys(cluster *v1alpha1.ApiServerCluster, keys pki.Keys, creat
 // KeyCreated returns when the newest key of a Secret of ServiceAccountKeys was created.
 func KeyCreated(keys *corev1.Secret) time.Time {
 	created, err := time.Parse(time.RFC3339, keys.Annotations[KeyCreatedAnnotation])
-	if err != nil { // of an earlier version of the operator, which never replaced keys
+	if err != nil { // created by an earlier version of the operator, which never replaced keys
 		return keys.CreationTimestamp.Time
 	}
 	return created

@@ -25,7 +25,7 @@ import (
 	"quorate.dev/operator/pki"
 )
 
-// Names of the companions: of their command, their user without "system:", and the suffix of their objects.
+// Names of the companions: the name of the command, of the user without "system:", and the suffix of the objects.
 const (
 	ControllerManager = "kube-controller-manager"
 	Scheduler         = "kube-scheduler"
@@ -35,8 +35,8 @@ const (
 	// CompanionLabel is the name of the cluster whose companion a pod is. The pod does not have ClusterLabel, which the
 	// Service selects.
 	CompanionLabel = "quorate.dev/companion-of"
-	// CompanionHashAnnotation is the hash of what a Deployment was built from. The Deployment is updated when it differs,
-	// so that an operator upgrade that builds pods differently does not restart them.
+	// CompanionHashAnnotation is the hash of the inputs of a Deployment. The Deployment is updated when it differs, so
+	// that an operator upgrade that builds pods differently does not restart them.
 	CompanionHashAnnotation = "quorate.dev/companion-hash"
 
 	// KubeletClientSecret is the suffix of the Secret with the API servers' client certificate for kubelets.
@@ -49,7 +49,7 @@ const (
 	minSigningDuration = 10 * time.Minute
 )
 
-// Companion is a component that runs beside the API servers.
+// Companion is a control-plane component that runs in addition to the API servers.
 type Companion struct {
 	Name string
 	Spec *v1alpha1.Companion // nil: it does not run
@@ -58,7 +58,7 @@ type Companion struct {
 	livez, readyz string
 }
 
-// Companions returns all companions, also those that do not run.
+// Companions returns all companions, including those that do not run.
 func Companions(cluster *v1alpha1.ApiServerCluster) []Companion {
 	spec := cluster.Spec.Companions
 	return []Companion{
@@ -103,7 +103,7 @@ type CompanionCredentials struct {
 	Keys       pki.Keys
 }
 
-// hash returns the hash of what companions read only at their start.
+// hash returns the hash of the credentials that companions read only at their start.
 func (c CompanionCredentials) hash() string {
 	return pki.Fingerprint(c.Trusted, []byte(c.ServerName), c.Clients.Signer.Certificate, c.Keys.Signer.Certificate)
 }
@@ -165,7 +165,7 @@ func CompanionDeployment(
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To(companion.Spec.ReplicaCount(cluster)),
 			Selector: &metav1.LabelSelector{MatchLabels: selector},
-			// A pod whose flags are invalid replaces none that runs.
+			// A pod with invalid flags must not replace a running one.
 			Strategy: appsv1.DeploymentStrategy{
 				Type:          appsv1.RollingUpdateDeploymentStrategyType,
 				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1))},
@@ -173,7 +173,7 @@ func CompanionDeployment(
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{
 					Labels:      merged(selector, map[string]string{"app.kubernetes.io/instance": cluster.Name}),
-					Annotations: map[string]string{CompanionHashAnnotation: sum}, // also a change of files restarts the pods
+					Annotations: map[string]string{CompanionHashAnnotation: sum}, // a change of the files restarts the pods, too
 				},
 				Spec: companionPod(cluster, companion, selector),
 			},
@@ -189,7 +189,7 @@ func companionPod(cluster *v1alpha1.ApiServerCluster, companion Companion, selec
 	if cluster.Spec.Scheduling.Affinity == nil {
 		pod.Affinity = spread(selector)
 	}
-	pod.TopologySpreadConstraints = nil // they select the API servers
+	pod.TopologySpreadConstraints = nil // the default constraints select the API servers
 	pod.Containers = []corev1.Container{{
 		Name: companion.Name, Image: companion.Spec.Image, ImagePullPolicy: companionPullPolicy(companion.Spec),
 		Command: []string{companion.Name}, Args: companionArguments(cluster, companion),

@@ -131,7 +131,7 @@ func TestCompanionRestarts(t *testing.T) {
 	}
 }
 
-// TestControllersRestart checks that companions change the hash of API servers only with what they change in them.
+// TestControllersRestart checks that companions change the hash of API servers only if they change their pods.
 func TestControllersRestart(t *testing.T) {
 	without, with := demo(nil), demo(joinable)
 	scheduler := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.Companions.KubeScheduler = &v1alpha1.Companion{Image: "s"} })

@@ -85,7 +85,7 @@ type Configuration struct {
 	// Encryption is the EncryptionConfiguration; nil: nothing is encrypted.
 	Encryption []byte
 	Sockets    []Socket
-	// VolumeSize is the requested size of the smallest volume of a member, in bytes; 0: that in the spec.
+	// VolumeSize is the requested size of the smallest volume of a member, in bytes; 0: the size in the spec.
 	VolumeSize int64
 }
 
@@ -174,7 +174,7 @@ func (c Configuration) Secret(cluster *v1alpha1.ApiServerCluster, current map[st
 	return secret(cluster, ConfigurationSecret, corev1.SecretTypeOpaque, data)
 }
 
-// mountedKeys returns the keys of a Secret that the volume with the configuration of a pod has.
+// mountedKeys returns the keys of a Secret that the configuration volume of a pod mounts.
 func mountedKeys(pod *corev1.Pod, name string) (keys []string) {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Name != configurationVolume || volume.Projected == nil {
@@ -192,7 +192,7 @@ func mountedKeys(pod *corev1.Pod, name string) (keys []string) {
 	return keys
 }
 
-// MountsConfiguration reports whether a pod mounts the Secret with static files of a name.
+// MountsConfiguration reports whether a pod mounts the named Secret of static files.
 func MountsConfiguration(pod *corev1.Pod, name string) bool { return len(mountedKeys(pod, name)) > 0 }
 
 // MountsEncryption reports whether a pod has an EncryptionConfiguration.
@@ -220,7 +220,7 @@ func (c Configuration) ReloadHash(cluster *v1alpha1.ApiServerCluster) string {
 	return filesHash(files)
 }
 
-// startHash returns the hash of what API servers read only at their start, or "".
+// startHash returns the hash of the configuration that API servers read only at their start, or "".
 func (c Configuration) startHash(cluster *v1alpha1.ApiServerCluster) string {
 	parts := Parts(cluster)
 	if len(parts) == 0 {
@@ -348,7 +348,7 @@ func items(keys []string) []corev1.KeyToPath {
 	return all
 }
 
-// EncryptionScheme returns what the spec encrypts, without keys that the operator creates.
+// EncryptionScheme returns the encryption scheme of the spec, without keys that the operator creates.
 func EncryptionScheme(cluster *v1alpha1.ApiServerCluster) encryption.Scheme {
 	spec := cluster.Spec.Encryption
 	if spec == nil {

@@ -213,8 +213,7 @@ func TestImagesAreNotPulledAgain(t *testing.T) {
 	}
 }
 
-// TestMembersResolveBeforeTheyAreReady: members resolve each other before any of them can become ready.
-// TestUnresponsiveReplicaIsNotReadySoon limits the time for which a frozen replica gets new connections.
+// TestMembersResolveBeforeTheyAreReady checks that members can resolve each other before any of them is ready.
 func TestUnresponsiveReplicaIsNotReadySoon(t *testing.T) {
 	pod, err := Pod(demo(nil), "quorate:1", Replica{Name: "demo-0", Member: true}, "")
 	if err != nil {

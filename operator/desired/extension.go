@@ -28,8 +28,8 @@ const (
 	// extension is the value of RegistrationLabel of objects in the host.
 	extension = "extension"
 
-	// hostVersionPriority is that of the host's own CustomResourceDefinitions. A version that `quorate extension move` adds
-	// to those must not be preferred to one of the extension server.
+	// hostVersionPriority is the versionPriority of the host's own CustomResourceDefinitions. Clients must not prefer
+	// a version that `quorate extension move` adds to them over a version of the extension server.
 	hostVersionPriority = 100
 
 	hostKubeconfig = "host.kubeconfig"
@@ -51,8 +51,8 @@ func ExtensionSelector(cluster *v1alpha1.ApiServerCluster) labels.Set {
 	return labels.Set{RegistrationLabel: extension, ClusterLabel: cluster.Name, NamespaceLabel: cluster.Namespace}
 }
 
-// HostAPIServices returns the APIServices of the host for a cluster in mode Extension, without caBundle if clients
-// trust the issuer of its certificate anyway.
+// HostAPIServices returns the APIServices of the host for a cluster in mode Extension. They have no caBundle if
+// clients already trust the issuer of the serving certificate.
 func HostAPIServices(cluster *v1alpha1.ApiServerCluster, caBundle []byte) []*apiregistrationv1.APIService {
 	var services []*apiregistrationv1.APIService
 	for _, group := range cluster.Spec.Extension.Groups {
@@ -76,7 +76,7 @@ func HostAPIServices(cluster *v1alpha1.ApiServerCluster, caBundle []byte) []*api
 	return services
 }
 
-// ServiceAccountName returns the service account of the API servers, by which they access the host.
+// ServiceAccountName returns the name of the service account with which the API servers access the host.
 func ServiceAccountName(cluster *v1alpha1.ApiServerCluster) string { return cluster.Name }
 
 // HostServiceAccount returns the identity of the API servers in the host.
@@ -89,8 +89,8 @@ func HostServiceAccount(cluster *v1alpha1.ApiServerCluster) *corev1.ServiceAccou
 	}
 }
 
-// HostClusterRoleBindings return the permissions of the API servers in the whole host: TokenReviews and
-// SubjectAccessReviews, and reading of namespaces, webhooks and policies.
+// HostClusterRoleBindings returns the bindings of the API servers in the whole host: they create TokenReviews and
+// SubjectAccessReviews, and read namespaces, webhooks and policies.
 func HostClusterRoleBindings(cluster *v1alpha1.ApiServerCluster) []*rbacv1.ClusterRoleBinding {
 	var bindings []*rbacv1.ClusterRoleBinding
 	for _, one := range []struct{ suffix, role string }{{"auth-delegator", delegatorRole}, {"host-reader", ExtensionRole}} {
@@ -103,7 +103,7 @@ func HostClusterRoleBindings(cluster *v1alpha1.ApiServerCluster) []*rbacv1.Clust
 	return bindings
 }
 
-// HostRoleBinding returns the permission to read the authorities and header names of the host's front proxy.
+// HostRoleBinding returns the binding that allows reading the authorities and header names of the host's front proxy.
 func HostRoleBinding(cluster *v1alpha1.ApiServerCluster) *rbacv1.RoleBinding {
 	binding := &rbacv1.RoleBinding{
 		ObjectMeta: hostMeta(cluster, "authentication-reader"),
@@ -127,8 +127,8 @@ func hostSubjects(cluster *v1alpha1.ApiServerCluster) []rbacv1.Subject {
 	}}
 }
 
-// HostKubeconfig returns the Secret with the kubeconfig of the host for the API servers. It contains no credentials: the
-// token is a file beside it, which the kubelet renews.
+// HostKubeconfig returns the Secret with the kubeconfig of the host for the API servers. It contains no credentials:
+// the token is in a separate file that the kubelet refreshes.
 func HostKubeconfig(cluster *v1alpha1.ApiServerCluster, server string, trusted []byte) (*corev1.Secret, error) {
 	text, err := yaml.Marshal(clientcmd.Config{
 		APIVersion: "v1", Kind: "Config", CurrentContext: "host",
@@ -142,9 +142,9 @@ func HostKubeconfig(cluster *v1alpha1.ApiServerCluster, server string, trusted [
 	return secret(cluster, HostSecret, corev1.SecretTypeOpaque, map[string][]byte{KubeconfigKey: text}), nil
 }
 
-// setExtension configures delegation to the host: its front proxy and client authority from what it publishes, users by
-// TokenReviews, permissions by SubjectAccessReviews. The members start while the host is unavailable, because it may
-// itself wait for them.
+// setExtension configures delegation to the host: its front proxy and client authority as it publishes them,
+// TokenReviews for authentication, SubjectAccessReviews for authorization. The members also start while the host is
+// unavailable, because the host may itself depend on them.
 func setExtension(c *config.Config, cluster *v1alpha1.ApiServerCluster) {
 	c.Extension.Groups = extensionGroups(cluster)
 	c.Extension.Kubeconfig, c.Extension.TolerateLookupFailure = mounted(hostKubeconfig), true

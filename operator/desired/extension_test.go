@@ -16,7 +16,7 @@ func extend(s *v1alpha1.ApiServerClusterSpec) {
 	}
 }
 
-// TestHostObjects compares what a cluster in mode Extension has in its host.
+// TestHostObjects compares the objects of a cluster in mode Extension in its host.
 func TestHostObjects(t *testing.T) {
 	cluster := demo(extend)
 	kubeconfig, err := HostKubeconfig(cluster, "https://192.0.2.1:6443", []byte("CA"))

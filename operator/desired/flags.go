@@ -38,8 +38,8 @@ type Replica struct {
 	Configuration  Configuration
 }
 
-// goawayChance makes clients open new connections from time to time. Otherwise most stay with the replica that has run
-// longest, and with it fail all at once.
+// goawayChance makes clients reconnect from time to time. Otherwise most connections accumulate on the replica that
+// has run longest, and break at once when it stops.
 const goawayChance = 0.001
 
 // configuration returns the configuration of a replica that listens on address, with the extra flags of the user.
@@ -72,8 +72,8 @@ func configuration(
 	return c, setExtra(c, extra)
 }
 
-// setCluster configures what an API server of a cluster has, and one in mode Extension has not: users, permissions and
-// controllers of its own.
+// setCluster configures the users, permissions and controllers of a cluster. API servers in mode Extension have none
+// of their own.
 func setCluster(c *config.Config, cluster *v1alpha1.ApiServerCluster) {
 	c.Authentication.RequestHeaderCAFile = mounted("front-proxy-ca.crt")
 	c.Authentication.RequestHeaderAllowedNames = []string{frontProxyName}
@@ -96,8 +96,8 @@ func setCluster(c *config.Config, cluster *v1alpha1.ApiServerCluster) {
 	c.API.AggregatorRouting = usesAggregatorRouting(cluster)
 }
 
-// setNodes configures what nodes need that join the cluster: bootstrap tokens, and access to kubelets at addresses of
-// their nodes, because the pods of the API servers cannot resolve the names of nodes.
+// setNodes configures what joining nodes need: bootstrap tokens, and access to kubelets by node address, because the
+// pods of the API servers cannot resolve node names.
 func setNodes(c *config.Config) {
 	c.Authentication.BootstrapTokens = true
 	c.API.KubeletClientCertFile, c.API.KubeletClientKeyFile = mounted("kubelet-client.crt"), mounted("kubelet-client.key")
@@ -155,7 +155,7 @@ func Quota(cluster *v1alpha1.ApiServerCluster) int64 {
 
 func quotaOf(volume int64) int64 { return min(volume/10*6, 8<<30) }
 
-// quota returns the etcd quota for the volumes as they are, which may not have grown to the size in the spec.
+// quota returns the etcd quota for the actual volumes, which may be smaller than the size in the spec.
 func (c Configuration) quota(cluster *v1alpha1.ApiServerCluster) int64 {
 	if c.VolumeSize == 0 {
 		return Quota(cluster)

@@ -48,8 +48,8 @@ func FuzzExtraArgs(f *testing.F) {
 	})
 }
 
-// checkSpelling compares with the server's parser: a flag that it would take from a command line, and that users
-// cannot set, has been refused, whatever its spelling.
+// checkSpelling compares with the server's parser: the operator rejects every spelling that the server accepts of a
+// flag that users cannot set.
 func checkSpelling(t *testing.T, name, value string, refused error) {
 	t.Helper()
 	for _, arg := range []string{fmt.Sprintf("--%s=%s", strings.TrimLeft(name, "-"), value), name + "=" + value, name} {

@@ -14,8 +14,9 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// serverInputs and etcdInputs are hashed instead of the pods: they contain what the user specified, so that an operator
-// upgrade that builds pods differently does not restart them. Fields may be added if their zero value is omitted.
+// serverInputs and etcdInputs are hashed instead of the pods. They contain the fields that the user specified, so that
+// an operator upgrade that builds pods differently does not restart them. Fields may be added if their zero value is
+// omitted.
 type serverInputs struct {
 	Image             string                        `json:"image"`
 	ImagePullPolicy   corev1.PullPolicy             `json:"imagePullPolicy,omitempty"`
@@ -74,7 +75,7 @@ func memberFlag(name string) bool {
 }
 
 func hash(value any) string {
-	text, err := json.Marshal(value) // sorts maps; cannot fail for plain structs
+	text, err := json.Marshal(value) // sorts map keys; cannot fail for plain structs
 	if err != nil {
 		panic(err)
 	}
@@ -82,8 +83,8 @@ func hash(value any) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Outdated reports whether a pod was created from an older spec. A server is also outdated if most of the present
-// voters are not among the members that it connects to.
+// Outdated reports whether a pod was created from an older spec. A server is also outdated if it does not connect to
+// most of the present voters.
 func Outdated(pod *corev1.Pod, hashes Hashes, voters []string) bool {
 	if pod.Annotations[ServerHashAnnotation] != hashes.Server {
 		return true

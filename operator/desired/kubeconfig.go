@@ -26,8 +26,8 @@ func KubeconfigCurrent(published *corev1.Secret, trusted []byte, clients pki.Bun
 	return bytes.Equal(published.Data[AuthorityKey], trusted) && clients.Signed(pair)
 }
 
-// KubeconfigSecret returns the Secret of an ApiServerKubeconfig. It keeps the certificate in the current Secret, which
-// may be empty, while it is valid and matches the spec; otherwise reason is why a new one was issued.
+// KubeconfigSecret returns the Secret of an ApiServerKubeconfig. It keeps the certificate of the current Secret, which
+// may be empty, while that is valid and matches the spec. Otherwise reason says why a new one was issued.
 func KubeconfigSecret(
 	kubeconfig *v1alpha1.ApiServerKubeconfig, cluster *v1alpha1.ApiServerCluster, clients pki.Bundle, trusted []byte,
 	current *corev1.Secret, now time.Time,

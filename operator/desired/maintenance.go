@@ -9,7 +9,7 @@ import (
 	"quorate.dev/operator/schedule"
 )
 
-// minWindow is the shortest maintenance window. In less time no replica may be able to restart.
+// minWindow is the shortest maintenance window. A shorter one may not suffice to restart a single replica.
 const minWindow = 10 * time.Minute
 
 // Windows returns the maintenance windows of a cluster.

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	joining     = "nodes" // value of RegistrationLabel of objects with which nodes join
+	joining     = "nodes" // value of RegistrationLabel of the objects that nodes need to join
 	clusterInfo = "cluster-info"
 
 	kubernetesService = "kubernetes"
@@ -27,13 +27,13 @@ const (
 	nodes         = "system:nodes"
 )
 
-// NodesSelector selects the objects inside a cluster with which nodes join.
+// NodesSelector selects the objects inside a cluster that nodes need to join.
 func NodesSelector(cluster *v1alpha1.ApiServerCluster) labels.Set {
 	return labels.Set{RegistrationLabel: joining, ClusterLabel: cluster.Name, NamespaceLabel: cluster.Namespace}
 }
 
-// NodeBindings returns the permissions inside a cluster of kubelets that join with a bootstrap token: to request a client
-// certificate, to have it approved, and to renew it.
+// NodeBindings returns the bindings inside a cluster for kubelets that join with a bootstrap token: they may request a
+// client certificate, have it approved, and renew it.
 func NodeBindings(cluster *v1alpha1.ApiServerCluster) []*rbacv1.ClusterRoleBinding {
 	var bindings []*rbacv1.ClusterRoleBinding
 	for _, one := range []struct{ name, role, group string }{
@@ -50,8 +50,8 @@ func NodeBindings(cluster *v1alpha1.ApiServerCluster) []*rbacv1.ClusterRoleBindi
 	return bindings
 }
 
-// ClusterInfo returns the ConfigMap from which nodes learn the authority and the URL of the cluster, as with kubeadm. The
-// kube-controller-manager adds signatures by the bootstrap tokens.
+// ClusterInfo returns the ConfigMap from which nodes learn the authority and the URL of the cluster, as with kubeadm.
+// kube-controller-manager adds signatures made with the bootstrap tokens.
 func ClusterInfo(cluster *v1alpha1.ApiServerCluster, server string, trusted []byte) (*corev1.ConfigMap, error) {
 	text, err := yaml.Marshal(clientcmd.Config{
 		APIVersion: "v1", Kind: "Config",
@@ -66,7 +66,7 @@ func ClusterInfo(cluster *v1alpha1.ApiServerCluster, server string, trusted []by
 	}, nil
 }
 
-// ClusterInfoAccess returns the permission of everyone to read ClusterInfo.
+// ClusterInfoAccess returns the Role and the RoleBinding that allow everyone to read ClusterInfo.
 func ClusterInfoAccess(cluster *v1alpha1.ApiServerCluster) (*rbacv1.Role, *rbacv1.RoleBinding) {
 	meta := nodesMeta(cluster, metav1.NamespacePublic, "quorate:cluster-info")
 	return &rbacv1.Role{
@@ -114,8 +114,8 @@ func KubernetesSlices(cluster *v1alpha1.ApiServerCluster, service *corev1.Servic
 	return endpointSlices
 }
 
-// kubernetesAddresses returns the IP address of the Service default/kubernetes if nodes can join the cluster, for the serving
-// certificate. It is empty while spec.extraArgs is invalid.
+// kubernetesAddresses returns the IP address of the Service default/kubernetes for the serving certificate, if nodes
+// can join the cluster. It is empty while spec.extraArgs is invalid.
 func kubernetesAddresses(cluster *v1alpha1.ApiServerCluster) []string {
 	if !cluster.RunsControllerManager() {
 		return nil

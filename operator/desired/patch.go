@@ -62,7 +62,7 @@ func patched(pod *corev1.Pod, patch *runtime.RawExtension) (*corev1.Pod, error) 
 	if err := decoder.Decode(result); err != nil {
 		return nil, fmt.Errorf("spec.patches.pod: %w", err)
 	}
-	// The patch puts its containers first.
+	// The patch merge puts its own containers first.
 	slices.SortStableFunc(result.Spec.Containers, func(a, b corev1.Container) int {
 		switch {
 		case a.Name == ServerContainer:
@@ -101,7 +101,7 @@ func checkPatch(raw []byte) error {
 	return errors.Join(errs...)
 }
 
-// checkDirectives rejects directives and deletions by null, which could remove what the operator depends on.
+// checkDirectives rejects directives and deletions by null, which could remove fields that the operator depends on.
 func checkDirectives(at string, value any) error {
 	switch value := value.(type) {
 	case nil:

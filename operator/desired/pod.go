@@ -22,7 +22,7 @@ const (
 	handOver = 12 * time.Second
 	// maxTerminationGrace limits the time for which a terminating replica delays a rollout or a drain.
 	maxTerminationGrace = time.Hour
-	// startupTimeout is the time for a replica to start, which includes reading a large database or receiving a snapshot.
+	// startupTimeout is the time for a replica to start, including reading a large database or receiving a snapshot.
 	startupTimeout = 600 // seconds
 )
 
@@ -63,8 +63,8 @@ func Pod(
 	return patched(pod, cluster.Spec.Patches.Pod)
 }
 
-// terminationGrace returns the time for graceful termination, after which the kubelet kills the replica. Each part is
-// capped, so that the sum does not overflow.
+// terminationGrace returns the time for graceful termination, after which the kubelet kills the replica. Each summand
+// is capped, so that the sum does not overflow.
 func terminationGrace(c *config.Config) time.Duration {
 	grace := handOver
 	for _, part := range []time.Duration{
@@ -129,7 +129,7 @@ func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica
 		// etcd is excluded: restarting API servers does not restore its quorum.
 		StartupProbe:  probe("/livez?exclude=etcd", 1, startupTimeout),
 		LivenessProbe: probe("/livez?exclude=etcd", 10, 6),
-		// Until a replica that does not respond is not ready, it gets new connections.
+		// An unresponsive replica gets new connections until it is not ready.
 		ReadinessProbe:           readinessProbe(),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
@@ -141,7 +141,8 @@ func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica
 	return c
 }
 
-// restricted returns the container part of what the Pod Security Standard "restricted" requires; podSpec has the rest.
+// restricted returns the container fields that the Pod Security Standard "restricted" requires. podSpec sets the pod
+// fields.
 func restricted() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
@@ -155,8 +156,8 @@ func podAddress() corev1.EnvVar {
 	}}
 }
 
-// environment has the pod's address for arguments, and the version that the cluster has run: the API server refuses to
-// downgrade it or to skip a minor version. Images that do not know the variable ignore it.
+// environment returns the pod's address, for arguments, and the version that the cluster has run: the API server
+// refuses to downgrade it or to skip a minor version. Images that do not know the variable ignore it.
 func environment(cluster *v1alpha1.ApiServerCluster) []corev1.EnvVar {
 	variables := []corev1.EnvVar{podAddress()}
 	if version := cluster.Status.Version; version != "" {

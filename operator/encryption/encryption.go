@@ -38,7 +38,7 @@ type Provider struct {
 	HostPath string        `json:"hostPath,omitempty"` // directory of the node with the socket
 }
 
-// Scheme is what is encrypted, and how.
+// Scheme defines which resources are encrypted, and how.
 type Scheme struct {
 	Resources []string  `json:"resources,omitempty"`
 	Provider  Provider  `json:"provider,omitzero"`
@@ -63,7 +63,7 @@ func Parse(data []byte) (s State, err error) {
 	return s, nil
 }
 
-// Data returns the state in the form of Parse.
+// Data returns the state as Parse reads it.
 func (s State) Data() []byte {
 	data, err := json.Marshal(s)
 	if err != nil { // impossible for plain structs
@@ -108,7 +108,7 @@ func (s Scheme) WithKey(former Scheme, fresh bool, now time.Time) (Scheme, error
 	return s, nil
 }
 
-// Promote makes the next scheme the current one.
+// Promote returns the state with the next scheme as the current one.
 func (s State) Promote() State {
 	if s.Next == nil {
 		return s
@@ -117,15 +117,15 @@ func (s State) Promote() State {
 	return State{Current: *s.Next, Previous: &former}
 }
 
-// Drop removes the former scheme.
+// Drop returns the state without the former scheme.
 func (s State) Drop() State {
 	s.Previous = nil
 	return s
 }
 
-// Restored returns the state of a cluster that is restored from a backup, whose values are encrypted with the given keys, as
-// in "secretbox:v1:key1". It is the state of the former cluster, or that of the spec if its KMS plugin has encrypted all
-// values. missing are the keys that neither has.
+// Restored returns the state of a cluster that is restored from a backup whose values are encrypted with the given
+// keys, such as "secretbox:v1:key1". It is the state of the former cluster, or that of the spec if its KMS plugin
+// encrypted all values. missing lists the keys that neither state has.
 func (s State) Restored(keys []string, spec Scheme) (restored State, missing []string) {
 	if len(keys) == 0 {
 		return State{}, nil
@@ -187,7 +187,7 @@ func bySpecificity(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// covers reports whether the scheme encrypts all of what an entry of another one names.
+// covers reports whether the scheme encrypts every resource that an entry of another scheme matches.
 func (s *Scheme) covers(entry string) bool {
 	if s == nil {
 		return false

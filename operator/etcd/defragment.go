@@ -11,19 +11,19 @@ import (
 const (
 	// defragmentTimeout bounds one defragmentation: 8 GiB on a disk that writes 10 MiB/s.
 	defragmentTimeout = 15 * time.Minute
-	// defragmentSilence is how long a member may be too busy to answer pings.
-	defragmentSilence = time.Minute
+	// defragmentKeepAliveTimeout is how long a member may be too busy to respond to pings.
+	defragmentKeepAliveTimeout = time.Minute
 )
 
-// Defragmentation is one that a Pool has started. It is immutable.
+// Defragmentation is a defragmentation that a Pool has started. It is immutable.
 type Defragmentation struct {
 	Member   string
 	Finished bool
 	Err      error // of a finished one
 }
 
-// Defragment starts to defragment the member with an ID, if no defragmentation of the cluster is running in this process. It
-// has its own connection, so that neither Drop nor a client with other members ends it.
+// Defragment starts the defragmentation of the member with an ID, unless one of the cluster is already running in this
+// process. It has its own connection, so that neither Drop nor a client with other members interrupts it.
 func (p *Pool) Defragment(cluster string, member Endpoint, id uint64, port string, credentials Credentials) {
 	if started := p.startDefragmentation(cluster, member.Name); started != nil {
 		go func() { p.finishDefragmentation(cluster, started, defragment(member, id, port, credentials)) }()
@@ -58,7 +58,7 @@ func (p *Pool) Defragmentation(cluster string) *Defragmentation {
 	return p.defragmentations[cluster]
 }
 
-// ForgetDefragmentation forgets a defragmentation that has finished.
+// ForgetDefragmentation removes the result of a finished defragmentation.
 func (p *Pool) ForgetDefragmentation(cluster string) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -67,13 +67,13 @@ func (p *Pool) ForgetDefragmentation(cluster string) {
 	}
 }
 
-// defragment returns when etcd has finished. It first checks that the member with the ID answers at the address.
+// defragment returns when etcd has finished. It first checks that the member at the address has the ID.
 func defragment(member Endpoint, id uint64, port string, credentials Credentials) error {
 	config, err := credentials.config()
 	if err != nil {
 		return err
 	}
-	client, err := newClient(member, port, credentials.ServerName, config, defragmentSilence)
+	client, err := newClient(member, port, credentials.ServerName, config, defragmentKeepAliveTimeout)
 	if err != nil {
 		return err
 	}

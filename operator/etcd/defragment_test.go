@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// TestDefragment gives the space of deleted keys back, and refuses to defragment another member than the one it is given.
+// TestDefragment releases the space of deleted keys, and refuses to defragment a member with another ID.
 func TestDefragment(t *testing.T) {
 	m := startMember(t)
 	client, err := NewClient([]Endpoint{m.endpoint}, m.port, m.credentials)
@@ -68,7 +68,8 @@ func TestDefragment(t *testing.T) {
 	}
 }
 
-// TestForgetRunningDefragmentation: the result of a deleted cluster is not that of a new one with the same name.
+// TestForgetRunningDefragmentation checks that the result for a deleted cluster does not count for a new one with the
+// same name.
 func TestForgetRunningDefragmentation(t *testing.T) {
 	pool := NewPool()
 	former := pool.startDefragmentation("ns/demo", "demo-0")

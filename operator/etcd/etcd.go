@@ -21,7 +21,7 @@ const (
 	changeTimeout = 5 * time.Second
 )
 
-// ErrUnreachable is returned when no member answered a linearizable read, which needs a quorum.
+// ErrUnreachable is returned when no member responded to a linearizable read, which needs a quorum.
 var ErrUnreachable = errors.New("no etcd member responded to a linearizable read")
 
 // Credentials authenticate the client and the members. All are PEM.
@@ -68,13 +68,13 @@ func NewClient(endpoints []Endpoint, port string, credentials Credentials) (*Cli
 	return c, nil
 }
 
-// newClient returns an etcd client that closes a connection on which nothing arrives for silence.
-func newClient(e Endpoint, port, serverName string, config *tls.Config, silence time.Duration) (*clientv3.Client, error) {
+// newClient returns an etcd client that closes a connection whose keepalive pings get no response for keepAliveTimeout.
+func newClient(e Endpoint, port, serverName string, config *tls.Config, keepAliveTimeout time.Duration) (*clientv3.Client, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{"https://" + net.JoinHostPort(e.Address, port)}, TLS: config, Logger: zap.NewNop(),
 		// gRPC verifies the certificate for the authority and ignores the ServerName of the TLS configuration.
 		DialOptions:     []grpc.DialOption{grpc.WithAuthority(serverName)},
-		MaxUnaryRetries: 1, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: silence,
+		MaxUnaryRetries: 1, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: keepAliveTimeout,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("creating a client for etcd member %s: %w", e.Name, err)

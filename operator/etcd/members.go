@@ -20,7 +20,7 @@ type Member struct {
 	PeerURL string
 	Learner bool
 	Started bool
-	Healthy bool // it answers and has a leader
+	Healthy bool // it responds and has a leader
 	Leader  bool
 	Applied uint64 // raft index
 	Version string
@@ -59,7 +59,7 @@ func (c *Client) Members(ctx context.Context) ([]Member, error) {
 	return members, nil
 }
 
-// list returns the linearizable member list from the leader, or else from the first member that answers.
+// list returns the linearizable member list from the leader, or else from the first member that responds.
 func (c *Client) list(ctx context.Context) ([]*etcdserverpb.Member, error) {
 	if c.leader != nil {
 		leaderCtx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -84,7 +84,7 @@ func (c *Client) list(ctx context.Context) ([]*etcdserverpb.Member, error) {
 			results <- result{i, response, err}
 		}()
 	}
-	errs := make([]error, len(c.endpoints)) // in the order of the endpoints: they become a message of the status
+	errs := make([]error, len(c.endpoints)) // in the order of the endpoints, because they become part of a status message
 	for range c.endpoints {
 		r := <-results
 		if r.err == nil {
@@ -104,8 +104,8 @@ func memberOf(entry *etcdserverpb.Member) Member {
 	return m
 }
 
-// readStatus sets the fields that the member itself reports. They stay zero if it does not answer, or if another member
-// answers at its address.
+// readStatus sets the fields that the member itself reports. They stay zero if it does not respond, or if another
+// member responds at its address.
 func (m *Member) readStatus(ctx context.Context, client *clientv3.Client) {
 	status, err := client.Status(ctx, client.Endpoints()[0])
 	if err != nil || status.Header.MemberId != m.ID {
@@ -117,7 +117,7 @@ func (m *Member) readStatus(ctx context.Context, client *clientv3.Client) {
 	m.NoSpace = slices.ContainsFunc(status.Errors, func(problem string) bool { return strings.Contains(problem, "NOSPACE") })
 }
 
-// Survivor is what a member reports about its own data. It does not need a quorum.
+// Survivor is the state of a member's own data, which the member reports without a quorum.
 type Survivor struct {
 	Name      string
 	Reachable bool
@@ -126,7 +126,7 @@ type Survivor struct {
 	Index     uint64 // last entry of its raft log
 }
 
-// Survivors returns the state of the members with the given names, for the time without a quorum.
+// Survivors returns the state of the members with the given names. It works without a quorum.
 func (c *Client) Survivors(ctx context.Context, names []string) []Survivor {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -192,9 +192,8 @@ func (c *Client) MoveLeader(ctx context.Context, to uint64) error {
 	})
 }
 
-// change sends one request to the leader of the last Members: only the leader accepts MoveLeader, and it need not
-// forward the other requests. It does not retry; the next Members shows whether a request without a response was
-// executed.
+// change sends one request to the leader of the last Members: only the leader accepts MoveLeader, and other requests
+// need not be forwarded. It does not retry; the next Members shows whether a request without a response was executed.
 func (c *Client) change(ctx context.Context, what string, request func(context.Context, *clientv3.Client) error) error {
 	if c.leader == nil {
 		return fmt.Errorf("%s: the leader is unreachable", what)

@@ -48,8 +48,8 @@ func (p *Pool) Drop(cluster string) {
 	p.drop(cluster)
 }
 
-// Forget does what Drop does and forgets the defragmentation of a deleted cluster, also one that is running: a new cluster may
-// have the same name.
+// Forget drops the client and the defragmentation of a deleted cluster, even one in progress: a new cluster may have
+// the same name.
 func (p *Pool) Forget(cluster string) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()

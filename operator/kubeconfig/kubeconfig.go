@@ -84,12 +84,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{RequeueAfter: wait}, err
 }
 
-// notReadyError is why no kubeconfig can be issued at present. What was published stays.
+// notReadyError is the reason why no kubeconfig can be issued now. A kubeconfig that was published before is kept.
 type notReadyError struct{ reason, message string }
 
 func (e *notReadyError) Error() string { return e.message }
 
-// authority is what a cluster provides for its kubeconfigs.
+// authority contains the parts of a cluster's certificates that its kubeconfigs need.
 type authority struct {
 	cluster *v1alpha1.ApiServerCluster
 	clients pki.Bundle

@@ -107,7 +107,7 @@ func (f *fixture) secret() *corev1.Secret {
 	return secret
 }
 
-// accepted reports whether servers that trust some authorities accept the published certificate.
+// accepted reports whether servers that trust the given authorities accept the published certificate.
 func (f *fixture) accepted(trusted []byte) bool {
 	f.t.Helper()
 	chain, err := cert.ParseCertsPEM(f.secret().Data[corev1.TLSCertKey])
@@ -168,7 +168,7 @@ func TestIssueRenewAndRemove(t *testing.T) {
 	}
 }
 
-// TestFollowsARotation: in every stage, servers of the stage before and of the stage accept the certificate.
+// TestFollowsARotation checks that in every stage, servers in that stage and in the one before accept the certificate.
 func TestFollowsARotation(t *testing.T) {
 	f := newFixture(t)
 	f.createCluster()

@@ -9,8 +9,8 @@ import (
 // Kind is the kind of an action.
 type Kind string
 
-// The kinds of actions. Those of a recovery, Bootstrap, Bootstrapped, StartJoin and FinishJoin update the intent, the
-// others etcd or the hosting cluster. Those of a defragmentation do both.
+// The kinds of actions. Those of a recovery, and Bootstrap, Bootstrapped, StartJoin and FinishJoin, update the intent;
+// those of a defragmentation update the intent and etcd; the others change etcd or the hosting cluster.
 const (
 	Wait         Kind = "Wait"
 	Bootstrap    Kind = "Bootstrap"    // Names become the initial members
@@ -24,8 +24,8 @@ const (
 	RestoreQuorum   Kind = "RestoreQuorum"
 	DeclineRecovery Kind = "DeclineRecovery"
 
-	// StartDefragmentation records that Name is being defragmented and requests it. ResumeDefragmentation does so again.
-	// FinishDefragmentation records the result: the failure in Reason, or "".
+	// StartDefragmentation records that Name is being defragmented and sends the request. ResumeDefragmentation sends
+	// it again. FinishDefragmentation records the result: the failure in Reason, or "".
 	StartDefragmentation  Kind = "StartDefragmentation"
 	ResumeDefragmentation Kind = "ResumeDefragmentation"
 	FinishDefragmentation Kind = "FinishDefragmentation"
@@ -40,7 +40,7 @@ const (
 	DeletePod    Kind = "DeletePod"
 )
 
-// Action is the next thing to do.
+// Action is the next action.
 type Action struct {
 	Kind   Kind
 	Name   string   // replica that the action is about
@@ -48,10 +48,10 @@ type Action struct {
 	ID     uint64   // etcd's ID of the member Name
 	To     string   // of MoveLeader: the next leader
 	ToID   uint64
-	Reason string // of Wait: what Plan waits for, a sentence; of the others: the cause, a clause
+	Reason string // of Wait: what Plan waits for, as a sentence; of the others: the cause, as a clause
 }
 
-// Describe returns what the action does, in a form for events and conditions.
+// Describe describes the action for events and conditions.
 func (a Action) Describe() string {
 	switch a.Kind {
 	case Wait:

@@ -26,7 +26,7 @@ func journey(w *world, pause func()) {
 	settle("want 1 1")
 }
 
-// runWith is run with a call before each step.
+// runWith is run with a callback before each step.
 func (w *world) runWith(pause func()) {
 	for quiet, i := 0, 0; quiet <= joinTimeout+2 && !w.t.Failed(); i++ {
 		if i > 4000 {
@@ -86,7 +86,7 @@ func TestCrashAndStaleViewAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestCrashAndStaleViewDuringRecovery does the same from the loss of the quorum to the end of the recovery.
+// TestCrashAndStaleViewDuringRecovery does the same between the loss of the quorum and the end of the recovery.
 func TestCrashAndStaleViewDuringRecovery(t *testing.T) {
 	recovered := func(w *world, pause func()) {
 		for _, line := range []string{"want 3 3", "run", "wipe demo-0", "kill demo-0", "wipe demo-1", "kill demo-1", "recover"} {
@@ -150,7 +150,7 @@ func TestNoActionLosesTheQuorum(t *testing.T) {
 			}
 			w.down, w.stuck, w.lost = map[string]bool{}, map[string]bool{}, map[string]bool{}
 			if w.run(); w.replicas == 0 {
-				w.replicas, w.voters = 3, 3 // it wakes up
+				w.replicas, w.voters = 3, 3 // the cluster scales up from hibernation
 				w.run()
 			}
 			if w.hasQuorum() {
@@ -160,7 +160,7 @@ func TestNoActionLosesTheQuorum(t *testing.T) {
 	}
 }
 
-// disturbRandomly now and then breaks a replica or changes the spec. It never loses the quorum by itself.
+// disturbRandomly breaks a replica or changes the spec from time to time. It never loses the quorum by itself.
 func (w *world) disturbRandomly(random *rand.Rand) {
 	if random.Intn(4) != 0 || len(w.members) == 0 {
 		return
@@ -177,12 +177,12 @@ func (w *world) disturbRandomly(random *rand.Rand) {
 		w.voters = []int{1, 3, 5}[random.Intn(3)]
 		w.replicas = w.voters + random.Intn(2)
 	case 1:
-		w.harm(func() { w.down[name] = true }, func() { delete(w.down, name) })
+		w.undoIfQuorumLost(func() { w.down[name] = true }, func() { delete(w.down, name) })
 	case 2:
 		w.down = map[string]bool{}
 	case 3:
 		if claim := w.claims[name]; claim != nil {
-			w.harm(func() { delete(w.claims, name); delete(w.pods, name) }, func() {})
+			w.undoIfQuorumLost(func() { delete(w.claims, name); delete(w.pods, name) }, func() {})
 		}
 	case 4:
 		w.stuck[Name("demo", w.intent.NextOrdinal)] = true
@@ -197,12 +197,12 @@ func (w *world) disturbRandomly(random *rand.Rand) {
 	case 8:
 		w.execute([]string{"lead", name})
 	case 9:
-		delete(w.claims, name) // the process still answers, from deleted files
+		delete(w.claims, name) // the process still responds, from deleted files
 	}
 }
 
-// harm executes do, and undoes it if it lost the quorum.
-func (w *world) harm(do, undo func()) {
+// undoIfQuorumLost executes do, and reverts it if the quorum is lost.
+func (w *world) undoIfQuorumLost(do, undo func()) {
 	pods, claims := w.pods, w.claims
 	w.pods, w.claims = map[string]*worldPod{}, map[string]*Claim{}
 	for name, pod := range pods {

@@ -9,7 +9,7 @@ import (
 // Shares of the quota, in percent.
 const (
 	nearQuota   = 80 // size from which a database is defragmented for less unused space
-	worthwhile  = 10 // unused space that is worth a defragmentation near the quota
+	worthwhile  = 10 // unused space that justifies a defragmentation near the quota
 	alarmRepair = 5  // unused space that lets the member disarm the alarm NOSPACE, once it is released
 )
 
@@ -21,7 +21,7 @@ type Database struct {
 	NoSpace bool // the alarm NOSPACE is raised, by this member or another
 }
 
-// unused returns the space that a defragmentation gives back.
+// unused returns the space that a defragmentation releases.
 func (d Database) unused() int64 { return max(0, d.Size-d.InUse) }
 
 // Defragmentation is the configuration of defragmentations, and the one in progress.
@@ -35,7 +35,7 @@ type Defragmentation struct {
 	Failures    int       // since the last success
 	Held        string    // why only the alarm NOSPACE is a reason to defragment now, or ""
 
-	// Member is defragmented at present. It is persisted before the request, because two members must not be defragmented
+	// Member is being defragmented. It is persisted before the request, because two members must not be defragmented
 	// at the same time, even after a crash: a member does not respond meanwhile, and finishes without the operator.
 	Member   string
 	Running  bool   // this process waits for the response
@@ -43,7 +43,7 @@ type Defragmentation struct {
 	Failure  string // of a finished one; "" if it succeeded
 }
 
-// awaitDefragmentation waits for the defragmentation in progress. Nothing else happens to healthy members until then.
+// awaitDefragmentation waits for the defragmentation in progress. Until then, healthy members are left alone.
 func (v *view) awaitDefragmentation() (Action, bool) {
 	d := v.Defragmentation
 	if d.Member == "" {
@@ -63,8 +63,9 @@ func (v *view) awaitDefragmentation() (Action, bool) {
 	return Action{Kind: ResumeDefragmentation, Name: d.Member, ID: m.ID, Reason: "the operator has restarted"}, true
 }
 
-// defragment gives the unused space of databases back to the file system, one member at a time, the leader last and after it
-// has moved its leadership. It does so only while nothing else changes and etcd keeps its quorum without the member.
+// defragment releases the unused space of databases to the file system, one member at a time. The leader is last,
+// after it has moved its leadership. It runs only while nothing else changes and etcd keeps its quorum without the
+// member.
 func (v *view) defragment() (Action, bool) {
 	d := v.Defragmentation
 	if !d.Enabled || d.Now.Before(d.RetryAfter) {
@@ -103,7 +104,7 @@ func (v *view) fragmented(m Member) string {
 	case db.NoSpace && db.Quota > 0 && db.unused() > share(alarmRepair) && db.Size > share(100-alarmRepair):
 		return "the alarm NOSPACE is raised, and " + unused
 	case db.NoSpace && db.Quota == 0 && db.unused() > db.Size/100*worthwhile && d.Now.Sub(m.Defragmented) >= d.Interval:
-		// Whether this lets the member disarm the alarm is unknown: at most once per interval.
+		// It is unknown whether this disarms the alarm, so try at most once per interval.
 		return "the alarm NOSPACE is raised, the quota is unknown, and " + unused
 	case d.Held != "" || v.rolloutBlocked() != "" || v.outdated() && v.RolloutHeld == "":
 		return ""

@@ -9,7 +9,7 @@
 //
 //   - Not bootstrapped: choose the initial members, create all of their claims, then all of their pods, and record
 //     Bootstrapped once they have formed a quorum.
-//   - No replicas: delete all pods, nothing else. The cluster hibernates; its members wake up as after a lost quorum.
+//   - No replicas: delete all pods, nothing else. The cluster hibernates; members start again as after a lost quorum.
 //   - Quorum lost: recreate pods of members whose claims exist, nothing else.
 //   - Quorum: ensure a pod for each member, delete pods and claims of former members, scale the stateless servers,
 //     restart unready outdated pods, advance the joining member, remove voters that have to be replaced, remove
@@ -24,7 +24,7 @@
 // # Invariants
 //
 //   - At most one membership change is in progress. A learner other than Intent.JoiningMember is removed.
-//   - No action takes the quorum away: a voter is removed, and the pod of a healthy voter is deleted, only while the
+//   - No action loses the quorum: a voter is removed, and the pod of a healthy voter is deleted, only while the
 //     remaining healthy voters are a quorum. The exceptions are the restart of a single voter and hibernation.
 //   - At most one member is being defragmented, and etcd has a quorum without it. The exception is a single voter.
 //   - New members are learners until they have caught up, so that a member that never starts does not change the
@@ -44,7 +44,7 @@
 //     replace a member in the middle by one with a new name, nor restart the leader last, nor keep a member's claim
 //     from being recreated empty under the same name, which is how etcd members lose acknowledged writes.
 //   - A state machine with a persisted phase has to be repaired whenever the phase and the cluster disagree, for
-//     example after a restore. Here the status stores only what cannot be observed.
+//     example after a restore. The status of this operator stores only what cannot be observed.
 //   - Adding voters directly is one step shorter, but an unreachable new voter raises the quorum: from one member to
 //     two, it stops all writes.
 //   - Planning several changes at once is faster, but a change is safe only in the membership that it was planned for.

@@ -106,7 +106,7 @@ func (v *view) advanceJoin() (Action, bool) {
 	case !ok && v.healthyWithout("") == len(v.voters):
 		return Action{Kind: AddLearner, Name: v.Intent.JoiningMember}, true
 	case !ok:
-		return Action{}, false // an unhealthy voter recovers, or is replaced, first
+		return Action{}, false // wait until the unhealthy voter recovers or is replaced
 	case !m.Learner:
 		return Action{Kind: FinishJoin, Name: m.Name, Reason: "it is a voter"}, true
 	}
@@ -220,7 +220,7 @@ func (v *view) desiredVoters() int {
 	return v.Voters
 }
 
-// removeVoter returns the next action of removing a voter: a leader moves its leadership away first.
+// removeVoter returns the next action of removing a voter. A leader first moves its leadership.
 func (v *view) removeVoter(m Member, reason string) (Action, bool) {
 	if v.UpgradeHeld != "" {
 		return Action{Kind: Wait, Name: m.Name, Reason: v.UpgradeHeld}, true

@@ -12,13 +12,14 @@ type Observation struct {
 	Restoring   bool // a backup has to be restored into the volume of the only initial member
 	Recovery    Recovery
 	RolloutHeld string // why healthy pods are not restarted for an outdated spec; "": they are
-	// UpgradeHeld is why outdated members keep their image, or "". No member is removed and no outdated one restarts then, also
-	// not an unhealthy one: etcd changes its data once all members have the new version.
+	// UpgradeHeld is why outdated members keep their image, or "". While it is set, no member is removed and no
+	// outdated member restarts, not even an unhealthy one: etcd changes its data once all members have the new
+	// version.
 	UpgradeHeld string
 	// Defragmentation is the configuration and the state of defragmentations.
 	Defragmentation Defragmentation
-	HasQuorum       bool // a quorum answered, so Members is current
-	QuorumLost      bool // no quorum has answered for a while
+	HasQuorum       bool // a quorum responded, so Members is current
+	QuorumLost      bool // no quorum has responded for a while
 	Members         []Member
 	Pods            []Pod
 	Claims          []Claim
@@ -39,7 +40,7 @@ type Member struct {
 	Name    string
 	Learner bool
 	Started bool // it has joined the cluster at least once
-	Healthy bool // it answers, has a leader and no alarm
+	Healthy bool // it responds, has a leader and no alarm
 	Leader  bool
 	Applied uint64 // raft index
 	Lost    bool   // unhealthy for too long, while another member with the same pod template is healthy
@@ -76,7 +77,7 @@ func Plan(o Observation) Action {
 	return Action{Kind: Wait}
 }
 
-// step returns its action, or false if it has nothing to do.
+// step returns its action, or false if there is nothing to do.
 type step func(*view) (Action, bool)
 
 // steps returns the steps that apply in the present state of etcd, most urgent first.

@@ -13,9 +13,8 @@ const (
 	reasonUnreadyOutdated = "it is not ready and its spec is outdated"
 )
 
-// ensureMemberPods creates what members need to run: the claim of a new learner, and the pod of each member that has
-// its volume. A voter without its claim gets neither: it must not restart without its data. A surplus voter whose pod has
-// stopped is removed next.
+// ensureMemberPods creates the claim of a new learner, and the pod of each member that has its volume. A voter without
+// its claim gets neither: it must not restart without its data. A surplus voter whose pod has stopped is removed next.
 func (v *view) ensureMemberPods() (Action, bool) {
 	surplus, shrinking := v.surplusVoter()
 	for _, m := range v.Members {

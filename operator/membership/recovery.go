@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// RecoveryStage is how far a recovery of a lost quorum is. It is persisted.
+// RecoveryStage is the progress of a recovery from a lost quorum. It is persisted.
 type RecoveryStage string
 
 // The stages of a recovery.
 const (
 	NoRecovery RecoveryStage = ""
-	// RecoveryRequested is the stage of a user's request that is not recorded in the status yet. It may replace one
-	// that has not completed.
+	// RecoveryRequested is the stage of a user's request that the status does not contain yet. It may replace a
+	// request that has not completed.
 	RecoveryRequested RecoveryStage = "Requested"
 	// RecoveryStopping is the stage in which all pods are deleted. The data of all members is untouched.
 	RecoveryStopping RecoveryStage = "Stopping"
@@ -21,7 +21,7 @@ const (
 	RecoveryRestoring RecoveryStage = "Restoring"
 )
 
-// Recovery is a request to continue without a quorum. Only the user makes one.
+// Recovery is a request to continue without a quorum. Only users create requests.
 type Recovery struct {
 	Stage        RecoveryStage
 	Member       string // to continue from; empty: the one with the newest data
@@ -40,7 +40,7 @@ type Survivor struct {
 	Index    uint64 // last committed entry of its raft log
 }
 
-// Best returns the survivor with the newest data, or false if there is none. Of equal ones it is the first by name.
+// Best returns the survivor with the newest data, or false if there is none. Ties are resolved by name.
 func Best(survivors []Survivor) (Survivor, bool) {
 	if len(survivors) == 0 {
 		return Survivor{}, false
@@ -51,7 +51,7 @@ func Best(survivors []Survivor) (Survivor, bool) {
 	}), true
 }
 
-// declineRecovery records a request that is not needed, so that it does not take effect at a later loss of the quorum.
+// declineRecovery records an unnecessary request, so that it does not take effect when the quorum is lost later.
 func (v *view) declineRecovery() (Action, bool) {
 	if v.Recovery.Stage != RecoveryRequested {
 		return Action{}, false
@@ -79,8 +79,8 @@ func (v *view) startRecovery() (Action, bool) {
 	return Action{Kind: StartRecovery, Name: best.Name, Reason: fmt.Sprintf("its revision %d is the newest", best.Revision)}, true
 }
 
-// stopForRecovery deletes all pods and waits until their processes have stopped: members that still run, such as those of
-// a node that is cut off, could regain the old quorum while the recovered member accepts writes.
+// stopForRecovery deletes all pods and waits until their processes have stopped: members that still run, for example
+// on a partitioned node, could regain the old quorum while the recovered member accepts writes.
 func (v *view) stopForRecovery() (Action, bool) {
 	for _, pod := range v.Pods {
 		if !pod.Terminating {
@@ -100,8 +100,8 @@ func (v *view) stopForRecovery() (Action, bool) {
 	return Action{Kind: RestoreQuorum, Name: name, Names: []string{name}}, true
 }
 
-// awaitRecovery waits for the data of the only initial member. It deletes pods that another operator, with an outdated view,
-// has created since all had stopped.
+// awaitRecovery waits for the data of the only initial member. It deletes pods that another operator has created from
+// stale state after all pods had stopped.
 func (v *view) awaitRecovery() Action {
 	for _, pod := range v.Pods {
 		if !pod.Terminating {

@@ -47,7 +47,7 @@ type world struct {
 	revisions    uint64
 	held         string
 	upgradeHeld  string
-	stale        bool // the current action was planned from an old observation, so only etcd's own checks protect the quorum
+	stale        bool // the current action was planned from a stale observation, so only etcd's own checks protect the quorum
 }
 
 type worldPod struct {
@@ -129,7 +129,7 @@ func (w *world) requestDefragmentation(a Action) {
 	w.mustServe(a)
 }
 
-// mustServe fails the test if the voters that are not being defragmented are no quorum.
+// mustServe fails the test unless the voters that are not being defragmented form a quorum.
 func (w *world) mustServe(a Action) {
 	voters, serving := 0, 0
 	for _, m := range w.members {
@@ -145,7 +145,7 @@ func (w *world) mustServe(a Action) {
 	}
 }
 
-// healthy reports whether a member's process answers.
+// healthy reports whether a member's process responds.
 func (w *world) healthy(m Member) bool {
 	p, ok := w.pods[m.Name]
 	return ok && m.Started && p.age > 0 && !p.Failed && !p.Terminating && !w.down[m.Name]
@@ -274,7 +274,7 @@ func (w *world) restoreQuorum(a Action) {
 	w.members, w.bootstrapped = nil, false
 }
 
-// survivors returns the members whose processes answer, with the revisions of the script.
+// survivors returns the members whose processes respond, with the revisions of the script.
 func (w *world) survivors() []Survivor {
 	var survivors []Survivor
 	for _, m := range w.members {
@@ -394,7 +394,7 @@ func (w *world) elect() {
 	}
 }
 
-// step plans and executes one action. It returns false if there is nothing to do but wait.
+// step plans and executes one action. It returns false if the plan is to wait.
 func (w *world) step() bool {
 	seen := w.observe()
 	a := Plan(seen.Observation)

@@ -21,15 +21,15 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// Probe reads from running replicas which credentials they use: in TLS handshakes, servers present their certificate
-// and list the authorities whose certificates they accept; API servers publish the keys that verify tokens.
+// Probe reads which credentials the running replicas use. In TLS handshakes, servers present their certificate and
+// list the authorities whose client certificates they accept. API servers publish the keys that verify tokens.
 type Probe struct {
 	Serving *tls.Config // for API servers, with a client certificate that may read the token keys
 	Etcd    *tls.Config // for etcd members; nil: there are none
 	Tokens  bool        // API servers issue service-account tokens
 }
 
-// Credentials are what a replica uses.
+// Credentials are the credentials that a replica uses.
 type Credentials struct {
 	Err                 error    // why the others are unknown
 	Serving             string   // fingerprint of the API server's certificate
@@ -123,8 +123,7 @@ func (p Probe) member(ctx context.Context, pod *corev1.Pod, c *Credentials) erro
 	return nil
 }
 
-// listening returns a configuration that also stores the names of the authorities in the server's request for a
-// certificate.
+// listening returns a configuration that also stores the authority names from the server's certificate request.
 func listening(config *tls.Config, names *[][]byte) *tls.Config {
 	config = config.Clone()
 	certificates := config.Certificates
@@ -144,5 +143,5 @@ func fingerprint(chain []*x509.Certificate) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// ChainFingerprint returns the fingerprint of a certificate and the ones that are sent with it, as in Credentials.
+// ChainFingerprint returns the fingerprint of a certificate and its intermediate certificates, as in Credentials.
 func ChainFingerprint(chain []*x509.Certificate) string { return fingerprint(chain) }

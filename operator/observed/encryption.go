@@ -72,7 +72,7 @@ func parseEncryption(metrics io.Reader) (hash string, err error) {
 	lines := bufio.NewScanner(metrics)
 	for lines.Scan() {
 		if labels, ok := strings.CutPrefix(lines.Text(), lastEncryptionConfig); ok {
-			_, value, _ := strings.Cut(","+labels, `,hash="`) // besides apiserver_id_hash
+			_, value, _ := strings.Cut(","+labels, `,hash="`) // matches hash, but not apiserver_id_hash
 			hash, _, _ = strings.Cut(value, `"`)
 		}
 	}

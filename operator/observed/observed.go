@@ -23,7 +23,7 @@ import (
 const (
 	// JoinTimeout is the time for a new member to become a voter.
 	JoinTimeout = 10 * time.Minute
-	// QuorumLossTimeout is the time without an answer after which the quorum counts as lost.
+	// QuorumLossTimeout is the time without a response after which the quorum counts as lost.
 	QuorumLossTimeout = 10 * time.Second
 )
 
@@ -37,7 +37,7 @@ type State struct {
 	Pods    []corev1.Pod
 	Claims  []corev1.PersistentVolumeClaim
 	Members []etcd.Member
-	EtcdErr error // why Members is unknown; nil if a quorum answered
+	EtcdErr error // why Members is unknown; nil if a quorum responded
 	// Survivors are the last known members and their data while the quorum is lost.
 	Survivors []etcd.Survivor
 }
@@ -146,8 +146,8 @@ func (s *State) ReadyReplicas() int {
 	return n
 }
 
-// QuorumLost reports whether a bootstrapped etcd has not answered for QuorumLossTimeout, according to the stored
-// condition EtcdQuorum. A hibernated cluster has not lost it.
+// QuorumLost reports whether a bootstrapped etcd has not responded for QuorumLossTimeout, according to the stored
+// condition EtcdQuorum. A hibernated cluster has not lost its quorum.
 func (s *State) QuorumLost(now time.Time) bool {
 	if s.EtcdErr == nil || !s.Cluster.Bootstrapped() || s.Cluster.Hibernated() {
 		return false
@@ -159,9 +159,9 @@ func (s *State) QuorumLost(now time.Time) bool {
 	return c.Status == metav1.ConditionUnknown && now.Sub(c.LastTransitionTime.Time) >= QuorumLossTimeout
 }
 
-// MemberLost reports whether a voter has been unhealthy for too long, or cannot start because its data is damaged, while
-// another member with the same pod template is healthy. Without the latter the template may be the cause, and a new member
-// would fail like this one.
+// MemberLost reports whether a voter has been unhealthy for too long, or cannot start because its data is damaged,
+// while another member with the same pod template is healthy. Without a healthy one, the template may be the cause,
+// and a new member would fail in the same way.
 func (s *State) MemberLost(m etcd.Member, now time.Time) bool {
 	since, pod := s.UnhealthySince(m.Name), s.Pod(m.Name)
 	if m.Healthy || m.Learner || pod == nil {
@@ -205,8 +205,7 @@ func (s *State) UnhealthySince(name string) *metav1.Time {
 	return nil
 }
 
-// RunsMember reports whether a pod runs an etcd member: also one whose labels were removed, because its volumes cannot be
-// changed.
+// RunsMember reports whether a pod runs an etcd member, even if its labels were removed: its volumes are immutable.
 func RunsMember(pod *corev1.Pod) bool {
 	if pod.Labels[desired.RoleLabel] == desired.RoleMember {
 		return true

@@ -52,7 +52,7 @@ func (l lister) List(_ context.Context, list client.ObjectList, _ ...client.List
 	return nil
 }
 
-// TestReadIgnoresForeignObjects: a label can be copied, an owner reference identifies the owner.
+// TestReadIgnoresForeignObjects uses objects with copied labels: only an owner reference identifies the owner.
 func TestReadIgnoresForeignObjects(t *testing.T) {
 	cluster := demo()
 	owned := metav1.ObjectMeta{Name: "demo-0", OwnerReferences: []metav1.OwnerReference{{UID: cluster.UID, Controller: ptr.To(true)}}}
@@ -216,7 +216,7 @@ func TestVersionWithoutAReadyReplica(t *testing.T) {
 	}
 }
 
-// A member's pod is recognized without its labels: as a server, it would be deleted as a surplus one.
+// A member's pod is recognized without its labels. Otherwise it would be deleted as a surplus server.
 func TestRunsMember(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "demo-0"}}
 	if RunsMember(pod) {

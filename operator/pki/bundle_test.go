@@ -29,7 +29,8 @@ func verify(t *testing.T, pair Pair, trusted []byte) error {
 	return err
 }
 
-// TestEveryStageIsAcceptedByItsNeighbours: replicas and clients change to a stage at different times.
+// TestEveryStageIsAcceptedByItsNeighbours checks adjacent stages against each other, because replicas and clients
+// enter a stage at different times.
 func TestEveryStageIsAcceptedByItsNeighbours(t *testing.T) {
 	t.Run("another name", func(t *testing.T) { testStages(t, "serving@2") })
 	t.Run("same name", func(t *testing.T) { testStages(t, "serving") }) // as cert-manager renews authorities
@@ -159,7 +160,7 @@ func TestShortLifetimes(t *testing.T) {
 	}
 	leaf.Lifetime = time.Minute
 	if reason := a.Evaluate(pair, leaf, start); !strings.Contains(reason, "lifetime") {
-		t.Errorf("got %q for a leaf that lives longer than described", reason)
+		t.Errorf("got %q for a leaf with a longer lifetime than described", reason)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"quorate.dev/operator/pki"
 )
 
-// A backup created during a rotation has several public keys. Tokens of each stay valid after it is restored.
+// A backup created during a rotation contains several public keys. Tokens of each key stay valid after a restore.
 func TestRestoredKeys(t *testing.T) {
 	former, err := pki.NewServiceAccountKey()
 	if err != nil {

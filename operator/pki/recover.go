@@ -13,7 +13,7 @@ import (
 )
 
 // Recover returns the bundle of an authority whose key is lost, from the PEM certificates that are still trusted, the
-// signer's first. Its leaves stay valid; next signs new ones, without a cross-signed certificate.
+// signer's first. Its leaves stay valid. next signs new leaves, without a cross-signed certificate.
 func Recover(trusted []byte, next Authority) (Bundle, error) {
 	certificates, err := cert.ParseCertsPEM(trusted)
 	if err != nil {
@@ -102,7 +102,7 @@ func (k Keys) Check() error {
 	}
 	private, err := keyutil.ParsePublicKeysPEM(k.Signer.Key)
 	if err != nil {
-		return nil // of a type whose public key is not derived
+		return nil // of a type from which the public key is not derived
 	}
 	matches := slices.ContainsFunc(public, func(key any) bool {
 		own, ok := private[0].(interface{ Equal(crypto.PublicKey) bool })

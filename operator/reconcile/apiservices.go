@@ -40,7 +40,7 @@ const (
 // registerAction is the action of events about APIServices.
 const registerAction = "Register"
 
-// change is what a write did to an object.
+// change is the effect of a write on an object.
 type change int
 
 const (
@@ -87,7 +87,7 @@ func (r *Reconciler) ensureAPIServices(ctx context.Context, p *pass) error {
 	for i := range wanted {
 		statuses = append(statuses, g.register(ctx, &wanted[i], keep))
 	}
-	if err := g.prune(ctx, keep, registrations()...); err != nil { // removed APIServices stay in the status, so that it is repeated
+	if err := g.prune(ctx, keep, registrations()...); err != nil { // removed APIServices stay in the status, so that deletion is retried
 		p.unavailable(apiServiceNames(wanted), v1alpha1.ReasonRegistrationFailed, "deleting removed APIServices: "+err.Error())
 		return nil
 	}
@@ -96,7 +96,7 @@ func (r *Reconciler) ensureAPIServices(ctx context.Context, p *pass) error {
 }
 
 // withoutAggregatorRouting returns a pod that cannot reach the endpoints of extension API servers, or "". Until it has
-// restarted, requests for their groups would fail on it, and it would report them as unavailable.
+// restarted, it rejects requests for their groups and reports them as unavailable.
 func (p *pass) withoutAggregatorRouting() string {
 	for i := range p.state.Pods {
 		if pod := &p.state.Pods[i]; !desired.RoutesToEndpoints(pod) {
@@ -156,11 +156,11 @@ func (p *pass) setAPIServices(statuses []v1alpha1.APIServiceStatus) {
 	pending := slices.ContainsFunc(statuses, func(s v1alpha1.APIServiceStatus) bool { return s.Available != metav1.ConditionTrue })
 	c := meta.FindStatusCondition(p.cluster.Status.Conditions, v1alpha1.APIServicesAvailable)
 	if pending && (c == nil || p.input.Now.Sub(c.LastTransitionTime.Time) < shortWaitPeriod) {
-		p.wake(p.input.Now.Add(registrationInterval))
+		p.requeueAt(p.input.Now.Add(registrationInterval))
 	}
 }
 
-// hosted returns the configuration of a client of the cluster's API servers: of one that is ready, as administrator.
+// hosted returns the configuration of an administrator's client for a ready API server of the cluster.
 func (p *pass) hosted() *rest.Config {
 	admin := p.certificates.leaves[desired.AdminSecret]
 	return &rest.Config{
@@ -172,8 +172,8 @@ func (p *pass) hosted() *rest.Config {
 	}
 }
 
-// Connect returns a client of the kinds that the operator writes inside a cluster. It needs no discovery, which would
-// take long while an extension API server does not respond.
+// Connect returns a client for the kinds that the operator writes inside a cluster. It needs no discovery, which is
+// slow while an extension API server does not respond.
 func Connect(config *rest.Config) (client.Client, error) {
 	kinds := runtime.NewScheme()
 	utilruntime.Must(scheme.AddToScheme(kinds))
@@ -222,7 +222,7 @@ func (g *registrar) register(
 	for _, object := range []client.Object{objects.Service, objects.APIService} { // slices have the keys of Services
 		keep[client.ObjectKeyFromObject(object)] = true
 	}
-	if problem != nil { // what is registered stays
+	if problem != nil { // keep the registered objects
 		status.Reason, status.Message = v1alpha1.ReasonInvalidCABundle, problem.Error()
 		return status
 	}
@@ -251,8 +251,8 @@ func apiServiceStatus(service *apiregistrationv1.APIService) v1alpha1.APIService
 	}
 }
 
-// readCABundle reads the certificates of a Secret or ConfigMap, and nothing else that the key contains: APIServices can
-// be read by users who cannot read the Secret.
+// readCABundle reads only the certificates from a key of a Secret or ConfigMap: users who cannot read the Secret may
+// read the APIService.
 func (r *Reconciler) readCABundle(ctx context.Context, namespace string, source *v1alpha1.CABundleSource) ([]byte, error) {
 	key, what := source.Key, ""
 	if key == "" {
@@ -338,7 +338,7 @@ func (g *registrar) ensureNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// ensureSlice recreates a slice whose type of addresses changes, because that field is immutable.
+// ensureSlice recreates a slice if its address type changes, because that field is immutable.
 func (g *registrar) ensureSlice(ctx context.Context, wanted *discoveryv1.EndpointSlice) error {
 	current := &discoveryv1.EndpointSlice{}
 	err := g.api.Get(ctx, client.ObjectKeyFromObject(wanted), current)
@@ -358,7 +358,8 @@ func (g *registrar) owns(object client.Object) bool {
 	return g.selector.AsSelector().Matches(labels.Set(object.GetLabels()))
 }
 
-// ensure creates an object, or reads it into current and updates it if set, which changes current, makes a difference.
+// ensure creates an object. If it exists, ensure reads it into current, calls set, and updates it if set has changed
+// it.
 func (g *registrar) ensure(ctx context.Context, wanted, current client.Object, set func()) (change, error) {
 	err := g.api.Get(ctx, client.ObjectKeyFromObject(wanted), current)
 	if apierrors.IsNotFound(err) {

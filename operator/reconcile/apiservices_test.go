@@ -66,7 +66,7 @@ func (c *cluster) aggregate(entries []string) {
 	c.must(c.client.Update(c.t.Context(), object))
 }
 
-// deleteRegistered deletes what the operator has created inside the cluster.
+// deleteRegistered deletes the objects that the operator has created inside the cluster.
 func (c *cluster) deleteRegistered() {
 	for _, list := range append(registrations(), &corev1.NamespaceList{}) {
 		c.must(c.hosted.List(c.t.Context(), list))

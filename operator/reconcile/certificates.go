@@ -20,7 +20,7 @@ import (
 // certificates are the contents of a cluster's Secrets.
 type certificates struct {
 	bundles    map[string]pki.Bundle    // by trust domain
-	given      map[string]pki.Authority // the user's that can be used, by trust domain
+	given      map[string]pki.Authority // the user's usable authorities, by trust domain
 	leaves     map[string]pki.Pair      // by suffix of the Secret
 	keys       pki.Keys
 	keyCreated time.Time
@@ -155,8 +155,8 @@ func advance(bundle pki.Bundle, p *pass, domain string) (pki.Bundle, error) {
 	return bundle, nil
 }
 
-// successor returns the next authority of a trust domain. An authority of the operator's has a name of its own, by which
-// API servers show that they trust it.
+// successor returns the next authority of a trust domain. Authorities that the operator creates have unique names,
+// which show in TLS handshakes whether an API server trusts them.
 func successor(p *pass, domain string) (pki.Authority, error) {
 	if given, ok := p.certificates.given[domain]; ok {
 		return given, nil
@@ -202,21 +202,22 @@ func (r *Reconciler) checkServiceAccountKey(ctx context.Context, p *pass) error 
 	const consequence = "all service-account tokens are signed with its keys"
 	if found {
 		if err := pki.ParseKeys(current.Data).Check(); err != nil {
-			p.lose(name, "cannot be used ("+err.Error()+")", consequence)
+			p.recordLost(name, "cannot be used ("+err.Error()+")", consequence)
 		}
 		return nil
 	}
 	if p.mounts(name) || p.cluster.Bootstrapped() && !p.cluster.Restoring() {
-		p.lose(name, "is missing", consequence)
+		p.recordLost(name, "is missing", consequence)
 	}
 	return nil
 }
 
 // ensureServiceAccountKey creates a missing service-account key and brings the keys to the stage of their rotation. It
-// creates none while a backup is restored: the backup's key is then restored too, and no member starts before.
+// does not create a key while a backup is restored: the key of the backup is restored then, and no member starts
+// before.
 func (r *Reconciler) ensureServiceAccountKey(ctx context.Context, p *pass) error {
 	if p.cluster.IsExtension() {
-		return nil // its users have tokens of the host
+		return nil // clients use tokens of the host
 	}
 	current := p.secrets[desired.ServiceAccountSecret]
 	found := current.ResourceVersion != ""
@@ -312,8 +313,8 @@ func (r *Reconciler) leaf(
 	return pair, trusted, "", nil
 }
 
-// roots returns PEM certificates with which the operator verifies API servers: also the serving certificate itself,
-// because the operator's system may not trust its issuer.
+// roots returns PEM certificates with which the operator verifies API servers. They include the serving certificate
+// itself, because the operator's system may not trust its issuer.
 func (c certificates) roots() []byte {
 	return slices.Concat(c.trusted, c.leaves[desired.ServingSecret].Certificate)
 }
@@ -347,11 +348,11 @@ func (r *Reconciler) writeSecret(
 // expires records the expiry of a certificate for the status, and when the cluster has to be reconciled for it.
 func (p *pass) expires(e status.Expiry) {
 	p.input.Certificates = append(p.input.Certificates, e)
-	p.wake(e.Renewal)
+	p.requeueAt(e.Renewal)
 }
 
-// wake makes the cluster be reconciled at a time, if it is not zero.
-func (p *pass) wake(at time.Time) {
+// requeueAt requests a reconciliation at a time, unless it is zero.
+func (p *pass) requeueAt(at time.Time) {
 	if !at.IsZero() && at.After(p.input.Now) && (p.next.IsZero() || at.Before(p.next)) {
 		p.next = at
 	}

@@ -32,7 +32,7 @@ func (c *Checks) spec(p *pass) error {
 	}).err
 }
 
-// exampleEncryption returns the encryption configuration of a spec with a key that is not used.
+// exampleEncryption returns the encryption configuration of a spec with a placeholder key.
 func exampleEncryption(cluster *v1alpha1.ApiServerCluster) ([]byte, error) {
 	scheme, err := desired.EncryptionScheme(cluster).WithKey(encryption.Scheme{}, true, cluster.CreationTimestamp.Time)
 	if err != nil {
@@ -41,7 +41,7 @@ func exampleEncryption(cluster *v1alpha1.ApiServerCluster) ([]byte, error) {
 	return encryption.State{Current: scheme}.Configuration()
 }
 
-// version returns "" if the version of the present pods was read before: a version changes only with a pod.
+// version returns "" if the version of the present pods was already read: the version changes only with a pod.
 func (c *Checks) version(p *pass, read func() (string, error)) (string, error) {
 	pods := make([]string, 0, len(p.state.Pods))
 	for i := range p.state.Pods {

@@ -22,8 +22,8 @@ import (
 	"quorate.dev/operator/observed"
 )
 
-// A companion that is not available is observed every companionInterval in the first companionPeriod: long enough to see a
-// container fail repeatedly.
+// An unavailable companion is observed every companionInterval in the first companionPeriod, which is long enough to
+// see a container fail repeatedly.
 const (
 	companionInterval = 10 * time.Second
 	companionPeriod   = 5 * time.Minute
@@ -89,8 +89,8 @@ func (p *pass) announceCompanions() bool {
 	return true
 }
 
-// companionCredentials returns what companions need. They trust the serving certificate itself if its issuer is a public
-// one, which their images may not have.
+// companionCredentials returns the parts of the certificates that companions need. Companions trust the serving
+// certificate itself if a public authority issued it, because their images may not contain that authority.
 func (p *pass) companionCredentials() desired.CompanionCredentials {
 	c := desired.CompanionCredentials{
 		Trusted: p.certificates.trusted, ServerName: p.certificates.name,
@@ -140,7 +140,7 @@ func (r *Reconciler) ensureCompanion(
 func (r *Reconciler) companionProblem(ctx context.Context, p *pass, name string) (string, error) {
 	c := meta.FindStatusCondition(p.cluster.Status.Conditions, v1alpha1.CompanionsAvailable)
 	if c == nil || p.input.Now.Sub(c.LastTransitionTime.Time) < companionPeriod {
-		p.wake(p.input.Now.Add(companionInterval))
+		p.requeueAt(p.input.Now.Add(companionInterval))
 	}
 	var pods corev1.PodList
 	err := r.Reader.List(ctx, &pods, client.InNamespace(p.cluster.Namespace),
@@ -157,8 +157,8 @@ func (r *Reconciler) companionProblem(ctx context.Context, p *pass, name string)
 	return "", nil
 }
 
-// ensureCompanionDeployment returns nil if the Deployment is not created yet. It updates the pods only if what they were
-// built from has changed.
+// ensureCompanionDeployment returns nil if the Deployment is not created yet. It updates the pods only if their inputs
+// have changed.
 func (r *Reconciler) ensureCompanionDeployment(
 	ctx context.Context, p *pass, wanted *appsv1.Deployment,
 ) (*appsv1.Deployment, error) {
@@ -205,7 +205,7 @@ func deploymentReference(deployment *appsv1.Deployment) *corev1.ObjectReference 
 	}
 }
 
-// companionStatusOf returns the status of a companion whose Deployment is nil if it does not exist yet.
+// companionStatusOf returns the status of a companion. deployment is nil if the Deployment does not exist yet.
 func companionStatusOf(name string, replicas int32, deployment *appsv1.Deployment) v1alpha1.CompanionStatus {
 	status := v1alpha1.CompanionStatus{Name: name, Replicas: replicas}
 	if deployment == nil {
@@ -234,7 +234,7 @@ func rolledOut(deployment *appsv1.Deployment) bool {
 		s.Replicas == replicas && s.UpdatedReplicas == replicas && s.AvailableReplicas == replicas
 }
 
-// outdatedCompanions returns the Deployments of companions whose pods do not all run with the present credentials.
+// outdatedCompanions returns the Deployments of companions that still have pods with former credentials.
 func (r *Reconciler) outdatedCompanions(ctx context.Context, p *pass) ([]string, error) {
 	var outdated []string
 	for _, companion := range desired.Companions(p.cluster) {
@@ -255,7 +255,7 @@ func (r *Reconciler) outdatedCompanions(ctx context.Context, p *pass) ([]string,
 	return outdated, nil
 }
 
-// removeCompanion deletes the objects of a companion. It reports whether none is left.
+// removeCompanion deletes the objects of a companion. It reports whether all are gone.
 func (r *Reconciler) removeCompanion(ctx context.Context, p *pass, name string) (removed bool, err error) {
 	secrets := []string{name, name + "-files"}
 	if name == desired.ControllerManager {
@@ -314,7 +314,7 @@ func (r *Reconciler) removeObject(ctx context.Context, cluster *v1alpha1.ApiServ
 	return true, nil
 }
 
-// ensureNodes publishes the objects inside the cluster with which nodes join.
+// ensureNodes publishes the objects inside the cluster that nodes need to join.
 func (r *Reconciler) ensureNodes(ctx context.Context, p *pass) error {
 	hosted, err := r.Connect(p.hosted())
 	if err != nil {
@@ -336,7 +336,7 @@ func (r *Reconciler) ensureNodes(ctx context.Context, p *pass) error {
 		if currentInfo.Data == nil {
 			currentInfo.Data = map[string]string{}
 		}
-		currentInfo.Data[desired.KubeconfigKey] = info.Data[desired.KubeconfigKey] // beside the signatures
+		currentInfo.Data[desired.KubeconfigKey] = info.Data[desired.KubeconfigKey] // keep the signatures
 	})
 	errs = append(errs, err)
 	role, binding := desired.ClusterInfoAccess(p.cluster)
@@ -347,7 +347,7 @@ func (r *Reconciler) ensureNodes(ctx context.Context, p *pass) error {
 	return errors.Join(append(errs, err, g.ensureKubernetesSlices(ctx))...)
 }
 
-// ensureKubernetesSlices keeps the endpoints of the Service default/kubernetes.
+// ensureKubernetesSlices maintains the endpoints of the Service default/kubernetes.
 func (g *registrar) ensureKubernetesSlices(ctx context.Context) error {
 	keep := map[client.ObjectKey]bool{}
 	for _, slice := range desired.KubernetesSlices(g.pass.cluster, g.pass.service) {
@@ -359,7 +359,8 @@ func (g *registrar) ensureKubernetesSlices(ctx context.Context) error {
 	return g.prune(ctx, keep, &discoveryv1.EndpointSliceList{})
 }
 
-// removeNodes deletes the objects inside the cluster with which nodes join. It reports false while no API server is ready.
+// removeNodes deletes the objects inside the cluster that nodes need to join. It returns false while no API server is
+// ready.
 func (r *Reconciler) removeNodes(ctx context.Context, p *pass) (bool, error) {
 	if p.state.ReadyAddress() == "" {
 		return false, nil

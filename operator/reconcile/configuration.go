@@ -23,8 +23,8 @@ import (
 	"quorate.dev/operator/validation"
 )
 
-// ensureConfiguration validates the files of the configuration and copies them into Secrets of the cluster, so that pods
-// mount only files that were validated. If files are invalid, the last valid ones stay in use; without such, the spec
+// ensureConfiguration validates the files of the configuration and copies them into Secrets of the cluster, so that
+// pods mount only validated files. If files are invalid, the last valid ones stay in use; if there are none, the spec
 // counts as invalid.
 func (r *Reconciler) ensureConfiguration(ctx context.Context, p *pass) error {
 	if err := r.ensureEncryptionKeys(ctx, p); err != nil || !p.mayChange() {
@@ -107,7 +107,7 @@ func lastFiles(cluster *v1alpha1.ApiServerCluster, stored map[string][]byte) map
 	return files
 }
 
-// errMissing marks errors of files that do not exist.
+// errMissing marks errors about files that do not exist.
 var errMissing = errors.New("does not exist")
 
 // readFiles reads the files of the user. They may be in objects that the cluster does not own, which are not cached.
@@ -246,8 +246,8 @@ func (c *Checks) pod(cluster *v1alpha1.ApiServerCluster, image string, do func()
 	return c.check("pod", cluster, image, func() checkResult { return checkResult{err: do()} }).err
 }
 
-// check returns the last result of a kind of check if the spec and the input are the same. A failure of files may be
-// checked twice: with the user's files and with the last valid ones.
+// check returns the last result of a kind of check if the spec and the input have not changed. Failing files are
+// checked twice: the user's files, then the last valid ones.
 func (c *Checks) check(kind string, cluster *v1alpha1.ApiServerCluster, input any, do func() checkResult) checkResult {
 	text, err := json.Marshal([]any{cluster.Spec, input})
 	if err != nil {

@@ -28,8 +28,8 @@ func defragmented(t *testing.T) *cluster {
 	return c
 }
 
-// TestLostResponseToDefragmentation: if the response to the patch of the status is lost, the request to etcd follows. A former
-// result does not count for it.
+// TestLostResponseToDefragmentation loses the response to the status patch. The request to etcd still follows, and a
+// former result does not count for it.
 func TestLostResponseToDefragmentation(t *testing.T) {
 	c := defragmented(t)
 	stored, ok := c.client.(client.WithWatch)

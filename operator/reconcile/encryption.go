@@ -33,7 +33,7 @@ func encryptionOf(cluster *v1alpha1.ApiServerCluster) *v1alpha1.Rotation {
 }
 
 // ensureEncryptionKeys brings the encryption keys to the stage of their rotation. Only a new cluster encrypts from the
-// start: all others may have stored objects that replicas must be able to read before one of them writes differently.
+// start: in all others, every replica must be able to read the new form before one of them writes it.
 func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 	current := &corev1.Secret{}
 	found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, desired.EncryptionSecret), current)
@@ -50,7 +50,7 @@ func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 		}
 	}
 	if lost {
-		p.lose(desired.SecretName(p.cluster, desired.EncryptionSecret), "is missing", "stored objects are encrypted with its keys")
+		p.recordLost(desired.SecretName(p.cluster, desired.EncryptionSecret), "is missing", "stored objects are encrypted with its keys")
 		return nil
 	}
 	wanted := desired.EncryptionScheme(p.cluster)
@@ -120,8 +120,8 @@ func (p *pass) encryptionKeyDue() string {
 	if age := spec.Keys.MaxAge; age != nil {
 		renewal = p.encryption.Current.Created.Add(age.Duration)
 	}
-	p.wake(renewal)
-	p.wake(ptrTime(spec.Keys.RotateBefore))
+	p.requeueAt(renewal)
+	p.requeueAt(ptrTime(spec.Keys.RotateBefore))
 	return rotation.Due(p.encryption.Current.Created, renewal, timeOf(spec.Keys.RotateBefore), p.input.Now)
 }
 
@@ -161,7 +161,7 @@ func (r *Reconciler) planEncryption(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// observeEncryption adds which configuration each replica uses.
+// observeEncryption adds the configuration that each replica uses.
 func (p *pass) observeEncryption(ctx context.Context, o *rotation.Observation) error {
 	if o.Stage == rotation.None {
 		return nil

@@ -24,14 +24,14 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// Host is how API servers in mode Extension reach their host.
+// Host describes how API servers in mode Extension reach their host.
 type Host struct {
 	Server string // URL
-	CAFile string // takes precedence over CAData, and is read again for every reconciliation
+	CAFile string // takes precedence over CAData; read again by every reconciliation
 	CAData []byte
 }
 
-// trusted returns the certificates that verify the host's.
+// trusted returns the certificates that verify the host.
 func (h Host) trusted() ([]byte, error) {
 	if h.CAFile == "" {
 		return h.CAData, nil
@@ -43,8 +43,8 @@ func (h Host) trusted() ([]byte, error) {
 	return data, nil
 }
 
-// ensureHostAccess keeps the identity and the permissions of API servers in mode Extension in their host, and the
-// kubeconfig by which they use them.
+// ensureHostAccess maintains the ServiceAccount and the bindings of API servers in mode Extension in their host, and
+// the kubeconfig that they use.
 func (r *Reconciler) ensureHostAccess(ctx context.Context, p *pass) error {
 	if !p.cluster.IsExtension() {
 		return nil
@@ -111,9 +111,9 @@ func (u uncached) List(ctx context.Context, into client.ObjectList, options ...c
 	return u.reader.List(ctx, into, options...)
 }
 
-// ensureHostAPIServices registers the groups of a cluster in mode Extension in its host. An APIService is created when a
-// ready API server serves its version, because the host's discovery, and with it the deletion of its namespaces and its
-// garbage collection, wait for every APIService. Later it stays, also while no API server is ready.
+// ensureHostAPIServices registers the groups of a cluster in mode Extension in its host. An APIService is created once
+// a ready API server serves its version, because the host's discovery, and with it namespace deletion and garbage
+// collection, wait for every APIService. It is then kept, even while no API server is ready.
 func (r *Reconciler) ensureHostAPIServices(ctx context.Context, p *pass) error {
 	wanted := desired.HostAPIServices(p.cluster, p.certificates.trusted)
 	var names []string
@@ -215,8 +215,8 @@ func (r *Reconciler) outdatedAPIServices(ctx context.Context, p *pass) ([]string
 	return outdated, nil
 }
 
-// unregister deletes the APIServices of a cluster in mode Extension, so that the host does not wait for API servers that
-// are being deleted. It reports whether any is left.
+// unregister deletes the APIServices of a cluster in mode Extension, so that the host does not wait for API servers
+// that are being deleted. It reports whether all are gone.
 func (r *Reconciler) unregister(ctx context.Context, cluster *v1alpha1.ApiServerCluster) (left bool, err error) {
 	n, err := r.removeSelected(ctx, cluster, &apiregistrationv1.APIServiceList{})
 	return n > 0, err
@@ -231,7 +231,7 @@ func (r *Reconciler) revokeHostAccess(ctx context.Context, cluster *v1alpha1.Api
 	return errors.Join(append(errs, r.removeOwned(ctx, cluster, desired.HostRoleBinding(cluster), &rbacv1.RoleBinding{}))...)
 }
 
-// removeOwned deletes an object unless it does not have the labels of the cluster's.
+// removeOwned deletes an object if it has the labels of the cluster.
 func (r *Reconciler) removeOwned(ctx context.Context, cluster *v1alpha1.ApiServerCluster, object, current client.Object) error {
 	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(object), current)
 	if err != nil || !desired.ExtensionSelector(cluster).AsSelector().Matches(labels.Set(current.GetLabels())) {
@@ -243,8 +243,8 @@ func (r *Reconciler) removeOwned(ctx context.Context, cluster *v1alpha1.ApiServe
 	return nil
 }
 
-// removeSelected deletes the objects of one kind in the host that have the labels of the cluster's, and returns how many
-// it found.
+// removeSelected deletes the objects of one kind in the host that have the labels of the cluster, and returns their
+// number.
 func (r *Reconciler) removeSelected(
 	ctx context.Context, cluster *v1alpha1.ApiServerCluster, list client.ObjectList,
 ) (n int, err error) {

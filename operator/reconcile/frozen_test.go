@@ -18,7 +18,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// frozenReader is the reader of an operator that is frozen after it has listed pods.
+// frozenReader is the reader of an operator that is suspended after it has listed pods.
 type frozenReader struct {
 	client.Client
 	clock *clocktesting.FakeClock
@@ -34,7 +34,8 @@ func (f *frozenReader) List(ctx context.Context, list client.ObjectList, options
 	return err
 }
 
-// An operator that was frozen between its observation and its action takes no action: another one may lead by then.
+// An operator that was suspended between its observation and its action takes no action, because another one may lead
+// by then.
 func TestFrozenOperator(t *testing.T) {
 	c := newCluster(t)
 	frozen := &frozenReader{Client: c.client, clock: c.clock, time: actionDeadline + time.Second}
@@ -55,7 +56,8 @@ func TestFrozenOperator(t *testing.T) {
 	}
 }
 
-// Writes that the host refuses are reported with its message and retried with back-off, one replica at a time.
+// Writes that the hosting cluster rejects are reported with its message and retried with back-off, one replica at a
+// time.
 func TestRefusedWrites(t *testing.T) {
 	for kind, refused := range map[string]func(client.Object) bool{
 		"Secret":                func(o client.Object) bool { _, ok := o.(*corev1.Secret); return ok },

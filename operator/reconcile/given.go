@@ -19,7 +19,7 @@ import (
 // given is the user's certificate.
 type given struct {
 	pair    pki.Pair
-	trusted []byte // PEM; empty: clients trust its issuer anyway
+	trusted []byte // PEM; empty: clients already trust its issuer
 	secret  string
 }
 
@@ -31,8 +31,9 @@ func (g *given) difference(used pki.Pair) string {
 	return "copied from Secret " + g.secret
 }
 
-// published returns what kubeconfigs contain to verify the certificate: besides its own authority the operator's, so
-// that they stay valid if it has to replace the certificate. Without an authority of its own, clients use their system's.
+// published returns the certificates in kubeconfigs that verify the API servers: the user's and the operator's, so
+// that kubeconfigs stay valid if the operator has to replace the user's certificate. It is empty if the user has
+// provided none: clients then use their system's.
 func (g *given) published(operator []byte) []byte {
 	if len(g.trusted) == 0 {
 		return nil
@@ -40,9 +41,9 @@ func (g *given) published(operator []byte) []byte {
 	return slices.Concat(g.trusted, operator)
 }
 
-// givenCertificate returns the user's serving certificate, or nil if there is none that can be used: then the one in use
-// stays if it was the user's and is still usable, and otherwise the operator issues one. The user's Secret is copied, so
-// that pods mount only certificates that were validated, and a change restarts none.
+// givenCertificate returns the user's serving certificate. If it cannot be used, givenCertificate returns the former
+// one of the user while that is valid, or else nil, and the operator issues one. The user's Secret is copied, so that
+// pods mount only validated certificates, and a change restarts no pod.
 func (r *Reconciler) givenCertificate(ctx context.Context, p *pass, current *corev1.Secret) *given {
 	ref := p.cluster.Spec.Certificates.Serving.SecretRef
 	if ref == nil {
@@ -86,8 +87,8 @@ func endpointHost(p *pass) string {
 	return parsed.Hostname()
 }
 
-// readGivenAuthority reads the user's authority of a trust domain, if there is one. An authority that cannot be used is
-// reported, and the one in use stays.
+// readGivenAuthority reads the user's authority of a trust domain, if there is one. An unusable authority is reported,
+// and the one in use is kept.
 func (r *Reconciler) readGivenAuthority(ctx context.Context, p *pass, domain string) error {
 	name := desired.GivenAuthority(p.cluster, domain)
 	if name == "" {

@@ -29,7 +29,7 @@ func seeds(t *testing.T, short int) int {
 }
 
 // TestHostileNeighbours disturbs a cluster at random: pods, claims and Secrets are deleted or edited, labels removed,
-// processes freeze, writes are refused, a second operator acts, and an operator pauses before a write. No write of an
+// processes suspended, writes rejected, a second operator acts, and an operator pauses before a write. No write of an
 // operator violates an invariant, and once the disturbances end, the cluster matches its spec.
 func TestHostileNeighbours(t *testing.T) {
 	for seed := range int64(seeds(t, 3)) {
@@ -51,7 +51,7 @@ func TestHostileNeighbours(t *testing.T) {
 	}
 }
 
-// disturb now and then breaks something. It never loses the quorum by itself.
+// disturb breaks something from time to time. It never loses the quorum by itself.
 func (w *simulation) disturb() {
 	if w.random.Intn(3) != 0 {
 		return
@@ -89,14 +89,14 @@ func (w *simulation) pick(list client.ObjectList) client.Object {
 	return all[w.random.Intn(len(all))]
 }
 
-// spare reports whether the quorum survives without the process of a pod, and with it all data.
-func (w *simulation) spare(name string) bool {
+// quorumSurvivesWithout reports whether the quorum survives the loss of a pod's process and data.
+func (w *simulation) quorumSurvivesWithout(name string) bool {
 	voters, healthy := w.etcd.count()
 	m := w.etcd.named(name)
 	if m == nil || m.learner || w.etcd.running(m) == nil {
 		return w.etcd.formed
 	}
-	// Claims that are gone count as lost already: their processes must not be the last ones with the data.
+	// Count missing claims as lost: their processes must not be the last ones with the data.
 	for _, other := range w.etcd.members {
 		err := w.raw.Get(w.t.Context(), client.ObjectKey{Namespace: "ns", Name: other.name}, &corev1.PersistentVolumeClaim{})
 		if other.name != name && !other.learner && err != nil && w.etcd.running(other) != nil {
@@ -108,7 +108,7 @@ func (w *simulation) spare(name string) bool {
 
 func (w *simulation) deletePod() string {
 	pod := w.pick(&corev1.PodList{})
-	if pod == nil || !w.spare(pod.GetName()) {
+	if pod == nil || !w.quorumSurvivesWithout(pod.GetName()) {
 		return ""
 	}
 	w.must(w.delete(w.t.Context(), pod, nil))
@@ -117,7 +117,7 @@ func (w *simulation) deletePod() string {
 
 func (w *simulation) deleteClaim() string {
 	claim := w.pick(&corev1.PersistentVolumeClaimList{})
-	if claim == nil || !w.spare(claim.GetName()) {
+	if claim == nil || !w.quorumSurvivesWithout(claim.GetName()) {
 		return ""
 	}
 	w.must(w.raw.Delete(w.t.Context(), claim))
@@ -126,7 +126,7 @@ func (w *simulation) deleteClaim() string {
 
 func (w *simulation) deleteClaimAndPod() string {
 	claim := w.pick(&corev1.PersistentVolumeClaimList{})
-	if claim == nil || !w.spare(claim.GetName()) {
+	if claim == nil || !w.quorumSurvivesWithout(claim.GetName()) {
 		return ""
 	}
 	w.must(w.raw.Delete(w.t.Context(), claim))
@@ -173,7 +173,7 @@ func (w *simulation) stripLabels() string {
 
 func (w *simulation) freeze() string {
 	pod := w.pick(&corev1.PodList{})
-	if pod == nil || !w.spare(pod.GetName()) {
+	if pod == nil || !w.quorumSurvivesWithout(pod.GetName()) {
 		return ""
 	}
 	if p := w.etcd.processes[string(pod.GetUID())]; p != nil {
@@ -189,7 +189,7 @@ func (w *simulation) thaw() string {
 	return "thaw"
 }
 
-// refuse rejects writes of some kinds, as a webhook or a quota does.
+// refuse rejects writes of some kinds, like a webhook or a quota.
 func (w *simulation) refuse() string {
 	kinds := []string{"*v1.Pod", "*v1.PersistentVolumeClaim", "*v1.Secret", "*v1.Service", "*v1alpha1.ApiServerCluster"}
 	verbs := []string{"create", "update", "patch", "delete", "status"}
@@ -229,13 +229,14 @@ func (w *simulation) wait() string {
 	return "wait"
 }
 
-// pauseOperator lets the other operator act, for up to longer than the lease, before the next write of an operator.
+// pauseOperator runs the other operator, for at most a little longer than the lease, before the next write of an
+// operator.
 func (w *simulation) pauseOperator() string {
 	w.pause = w.interlude()
 	return "pause an operator before its next write"
 }
 
-// pauseChange does the same before the next change of the membership.
+// pauseChange does the same before the next membership change.
 func (w *simulation) pauseChange() string {
 	interlude := w.interlude()
 	w.etcd.before = func() {
@@ -252,7 +253,7 @@ func (w *simulation) interlude() func() {
 		w.record(false, "paused")
 		w.interludes++
 		other := 1 - w.acting
-		for begin := time.Now(); rounds > 0 && time.Since(begin) < 2*time.Second; rounds-- { // less than etcd's time-out
+		for begin := time.Now(); rounds > 0 && time.Since(begin) < 2*time.Second; rounds-- { // less than etcd's timeout
 			w.reconcileBy(other)
 			w.proceed()
 		}

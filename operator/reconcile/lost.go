@@ -15,9 +15,9 @@ import (
 	"quorate.dev/operator/rotation"
 )
 
-// lose records that a Secret in use is missing or cannot be used, and that nothing can replace it without harm. Nothing
-// is changed until it is restored.
-func (p *pass) lose(name, problem, consequence string) {
+// recordLost records that a Secret in use is missing or unusable, and cannot be replaced without harm. Nothing changes until
+// it is restored.
+func (p *pass) recordLost(name, problem, consequence string) {
 	p.input.Lost = fmt.Errorf("secret %s %s, and %s: restore it", name, problem, consequence)
 	if !strings.HasSuffix(name, "-"+desired.EncryptionSecret) {
 		p.input.Lost = fmt.Errorf("%w, or list it in the annotation %s to let the operator create a new one",
@@ -45,7 +45,7 @@ func (r *Reconciler) protectAuthority(ctx context.Context, p *pass, domain strin
 	case found && (len(trusted) == 0 || bundle.Signer.Contains(trusted) || bundle.SignerLost() && bundle.Next.Contains(trusted)):
 		return nil
 	case len(trusted) == 0 && p.mounts(name) && !p.cluster.MayReplaceSecret(name):
-		p.lose(name, "is missing", "replicas trust only its authority")
+		p.recordLost(name, "is missing", "replicas trust only its authority")
 		return nil
 	case len(trusted) == 0:
 		return nil // a new cluster
@@ -61,7 +61,7 @@ func (r *Reconciler) protectAuthority(ctx context.Context, p *pass, domain strin
 	if err != nil {
 		return err
 	}
-	if next.Contains(trusted) { // the user's authority still has its key
+	if next.Contains(trusted) { // the user's Secret still has the key
 		p.certificates.bundles[domain] = pki.Bundle{Signer: next}
 		return nil
 	}
@@ -76,8 +76,8 @@ func (r *Reconciler) protectAuthority(ctx context.Context, p *pass, domain strin
 	return nil
 }
 
-// replacement returns the authority that replaces one whose key is lost: the one that its Secret has by now, the user's,
-// or a new one.
+// replacement returns the authority that replaces one whose key is lost: the one that its Secret contains now, the
+// user's, or a new one.
 func replacement(p *pass, domain string, bundle pki.Bundle, found bool) (pki.Authority, error) {
 	if found {
 		return bundle.Signer, nil
@@ -103,8 +103,8 @@ func (r *Reconciler) trustedByLeaves(ctx context.Context, p *pass, domain string
 	return nil, nil
 }
 
-// trustedBy returns the PEM certificates of the authority in the Secret of a leaf. It ignores a Secret that was edited:
-// one whose certificate they do not verify, or which is still signed by the authority's Secret.
+// trustedBy returns the PEM certificates of the authority in the Secret of a leaf. It ignores edited Secrets, whose
+// certificate they do not verify, and Secrets whose leaf is still signed by the authority's Secret.
 func trustedBy(p *pass, certificate desired.Certificate, leaf *corev1.Secret) []byte {
 	trusted, pair := leaf.Data[desired.AuthorityKey], desired.PairOf(leaf)
 	given := p.cluster.Spec.Certificates.Serving.SecretRef != nil && certificate.Secret == desired.ServingSecret
@@ -121,7 +121,7 @@ func trustedBy(p *pass, certificate desired.Certificate, leaf *corev1.Secret) []
 	return trusted
 }
 
-// forgetReplacements removes the annotation of Secrets that may be replaced, once they are.
+// forgetReplacements removes the annotation from Secrets that may be replaced, after the replacement.
 func (r *Reconciler) forgetReplacements(ctx context.Context, p *pass) error {
 	if _, ok := p.cluster.Annotations[v1alpha1.ReplaceSecretsAnnotation]; !ok || !p.mayChange() {
 		return nil

@@ -43,8 +43,8 @@ func (r *Reconciler) readMembers(ctx context.Context, p *pass) (err error) {
 	return nil
 }
 
-// observation translates the observed state and the spec into the input of membership.Plan.
-// The pods in restart count as outdated.
+// observation translates the observed state and the spec into the input of membership.Plan. The pods in restart count
+// as outdated.
 func observation(s *observed.State, c desired.Configuration, restart map[string]bool, now time.Time) membership.Observation {
 	o := membership.Observation{
 		Cluster: s.Cluster.Name, External: s.Cluster.ExternalEtcd(),
@@ -105,9 +105,9 @@ func intent(cluster *v1alpha1.ApiServerCluster, now time.Time) membership.Intent
 // maxActions limits the number of actions per reconciliation.
 const maxActions = 16
 
-// Plans are based on observations that are at most observationAge old when the first action is planned, and every action
-// begins at most actionDeadline after the observation. The lease of the leader lasts longer: an operator that was frozen
-// or cut off, and was replaced by another one, takes no action that it planned before.
+// Plans are based on observations that are at most observationAge old when the first action is planned, and every
+// action begins at most actionDeadline after the observation. The leader lease lasts longer: an operator that was
+// suspended or partitioned and has lost the lease executes none of its former plans.
 const (
 	observationAge = 2 * time.Second
 	actionDeadline = 5 * time.Second
@@ -118,7 +118,7 @@ func (r *Reconciler) age(p *pass) time.Duration {
 	return r.Clock.Now().Round(0).Sub(p.observed.Round(0))
 }
 
-// refresh reads the state again if it has become old, because other steps have taken long.
+// refresh reads the state again if other steps have taken so long that it is too old.
 func (r *Reconciler) refresh(ctx context.Context, p *pass) error {
 	if r.age(p) <= observationAge {
 		return nil
@@ -130,7 +130,7 @@ func (r *Reconciler) refresh(ctx context.Context, p *pass) error {
 }
 
 // takeActions plans and executes actions until the outcome of one is uncertain, so that the state has to be read
-// again, or until there is nothing to do.
+// again, or until there is nothing left to do.
 func (r *Reconciler) takeActions(ctx context.Context, p *pass) error {
 	if p.restored {
 		return nil
@@ -175,7 +175,7 @@ func (r *Reconciler) takeActions(ctx context.Context, p *pass) error {
 func (p *pass) holdRollout() string {
 	windows, err := desired.Windows(p.cluster)
 	if err != nil {
-		return "" // the spec is invalid, and nothing is changed
+		return "" // the spec is invalid, so nothing changes
 	}
 	opening := schedule.Opening(windows, p.input.Now)
 	switch {
@@ -183,7 +183,7 @@ func (p *pass) holdRollout() string {
 		p.input.Held = "Waiting for a maintenance window; none will ever open"
 	case opening.After(p.input.Now):
 		p.input.Held = "Waiting for the maintenance window at " + opening.UTC().Format(time.RFC3339) + " to restart healthy replicas"
-		p.wake(opening)
+		p.requeueAt(opening)
 	}
 	return p.input.Held
 }

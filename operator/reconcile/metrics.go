@@ -43,7 +43,7 @@ var (
 		[]string{"namespace", "cluster", "result"}, nil)
 )
 
-// Metrics are those of all clusters. It is a prometheus.Collector and safe for concurrent use.
+// Metrics are the metrics of all clusters. It is a prometheus.Collector and safe for concurrent use.
 type Metrics struct {
 	mu       sync.Mutex
 	clusters map[types.NamespacedName]credentialMetrics
@@ -51,7 +51,7 @@ type Metrics struct {
 	passes   map[types.NamespacedName]passMetrics
 }
 
-// spaceMetrics are those of the databases of one cluster.
+// spaceMetrics are the database metrics of one cluster.
 type spaceMetrics struct {
 	members      []etcd.Member
 	defragmented map[string]time.Time // by member
@@ -148,7 +148,7 @@ func (m *Metrics) observeSpace(cluster types.NamespacedName, p *pass) {
 	m.space[cluster] = s
 }
 
-// defragmented counts a defragmentation. m may be nil.
+// defragmented counts one defragmentation. m may be nil.
 func (m *Metrics) defragmented(cluster types.NamespacedName, success bool) {
 	if m == nil {
 		return

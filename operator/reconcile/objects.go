@@ -127,7 +127,7 @@ func setLabels(object, desired client.Object) {
 	object.SetLabels(labels)
 }
 
-// relabel restores the labels by which the operator finds a pod or claim of the cluster.
+// relabel restores the labels with which the operator finds a pod or claim of the cluster.
 func (r *Reconciler) relabel(ctx context.Context, cluster *v1alpha1.ApiServerCluster, object client.Object) error {
 	if object.GetLabels()[desired.ClusterLabel] == cluster.Name {
 		return nil
@@ -157,7 +157,8 @@ func (r *Reconciler) relabel(ctx context.Context, cluster *v1alpha1.ApiServerClu
 	return nil
 }
 
-// relabelClaims restores the labels of the claims of known members: a member whose claim is not found is replaced.
+// relabelClaims restores the labels of the claims of known members, because a member whose claim is not found is
+// replaced.
 func (r *Reconciler) relabelClaims(ctx context.Context, p *pass) error {
 	if p.cluster.Paused(p.input.Now) {
 		return nil
@@ -193,9 +194,9 @@ func (r *Reconciler) ensureFinalizer(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// growVolumes increases the requested size of the claims. The API server rejects it if the class does not allow expansion.
+// expandVolumes increases the requested size of the claims. The API server rejects it if the class does not allow expansion.
 // The quota of etcd stays that of the smallest volume.
-func (r *Reconciler) growVolumes(ctx context.Context, p *pass) error {
+func (r *Reconciler) expandVolumes(ctx context.Context, p *pass) error {
 	size := p.cluster.StorageSize()
 	smallest := size.Value()
 	var rejected []error
@@ -229,8 +230,8 @@ func (r *Reconciler) growVolumes(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// annotateCertificates annotates each pod with the hash of its certificates and reloaded files: the kubelet synchronizes an updated pod at
-// once, and with it the files of its Secrets.
+// annotateCertificates annotates each pod with the hash of its certificates and reloaded files: the kubelet syncs an
+// updated pod at once, including the files of its Secrets.
 func (r *Reconciler) annotateCertificates(ctx context.Context, p *pass) error {
 	hash := p.mountedHash()
 	for i := range p.state.Pods {

@@ -18,13 +18,13 @@ var (
 			"seconds since 1970.", []string{"namespace", "cluster"}, nil)
 )
 
-// passMetrics are those of the reconciliations of one cluster.
+// passMetrics are the reconciliation metrics of one cluster.
 type passMetrics struct {
 	updated   *int // pods; nil: unknown
 	lastError time.Time
 }
 
-// observePass replaces the metrics of the reconciliations of a cluster. What p does not know stays.
+// observePass replaces the reconciliation metrics of a cluster. Values that p does not contain are kept.
 func (m *Metrics) observePass(cluster types.NamespacedName, p *pass) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -23,7 +23,7 @@ const maxEventMessage = 1000
 func (r *Reconciler) publish(ctx context.Context, p *pass, before *v1alpha1.ApiServerCluster) error {
 	base := p.cluster.DeepCopy()
 	if base.ResourceVersion == before.ResourceVersion {
-		base.Status = *before.Status.DeepCopy() // with what the steps have changed in the status without writing it
+		base.Status = *before.Status.DeepCopy() // includes changes that the steps have made to the status without writing it
 	}
 	p.cluster.Status = status.Compute(p.cluster, p.input)
 	if equality.Semantic.DeepEqual(base.Status, p.cluster.Status) {
@@ -42,7 +42,8 @@ func (r *Reconciler) publish(ctx context.Context, p *pass, before *v1alpha1.ApiS
 	return nil
 }
 
-// reportCondition records a condition whose status has changed. The first conditions of a new cluster are no warnings.
+// reportCondition records an event for a condition whose status has changed. The first conditions of a new cluster are
+// not warnings.
 func (r *Reconciler) reportCondition(
 	ctx context.Context, cluster *v1alpha1.ApiServerCluster, condition metav1.Condition, first bool,
 ) {

@@ -121,8 +121,8 @@ func (p *pass) quiet() bool {
 		})
 }
 
-// electing reports whether a member has become unhealthy, or the leader unknown, so recently that the next leader may not be in
-// the status yet. etcd notifies no client of an election: without a change of a pod, resynchronizations find the leader.
+// electing reports whether a member became unhealthy, or the leader unknown, so recently that the status may lack the
+// next leader. etcd does not notify clients of elections: without a change of a pod, only a resync finds the leader.
 func (p *pass) electing() bool {
 	members := p.cluster.Status.Members
 	lost := slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool {
@@ -159,7 +159,7 @@ func (r *Reconciler) result(p *pass) (ctrl.Result, error) {
 	return ctrl.Result{RequeueAfter: p.untilDue()}, nil
 }
 
-// untilDue returns the time until something becomes due, at most the interval of resynchronizations.
+// untilDue returns the time until the next due date, at most the resync interval.
 func (p *pass) untilDue() time.Duration {
 	interval := resyncInterval
 	switch {

@@ -71,7 +71,8 @@ func (r *Reconciler) writeRecovery(ctx context.Context, p *pass, a membership.Ac
 	return r.Client.Status().Patch(ctx, p.cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
-// survivorsOf describes the reachable members. A request that replaces another keeps what was known before the stop.
+// survivorsOf describes the reachable members. A request that replaces another keeps the survivors that were known
+// before the pods stopped.
 func survivorsOf(s *observed.State, replaced *v1alpha1.RecoveryStatus) []string {
 	var survivors []string
 	for _, m := range s.Survivors {
@@ -142,7 +143,7 @@ func (r *Reconciler) createRecoveryPod(ctx context.Context, p *pass) error {
 		return err
 	}
 	if current.Reason != v1alpha1.ReasonRecoveryFailed {
-		current.Reason, current.Message = "", "" // of what was missing
+		current.Reason, current.Message = "", "" // of a missing object
 	}
 	r.event(p.cluster, event{
 		related: reference("Pod", pod), reason: v1alpha1.ReasonSuccessfulCreate, action: "Recover",

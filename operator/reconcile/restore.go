@@ -233,8 +233,8 @@ type missingKeyError struct{ message string }
 
 func (e *missingKeyError) Error() string { return e.message }
 
-// restoredKey returns the service-account key of the former cluster: from the named Secret, from the backup, or from the
-// former cluster's own Secret; or a new one if the spec accepts that.
+// restoredKey returns the service-account key of the former cluster: from the named Secret, from the backup, or from
+// the former cluster's own Secret. If the spec accepts that, it returns a new key.
 func (r *Reconciler) restoredKey(
 	ctx context.Context, cluster *v1alpha1.ApiServerCluster, m format.Manifest,
 ) (pki.Pair, error) {
@@ -269,7 +269,7 @@ func (r *Reconciler) restoredKey(
 	return pki.Pair{}, &missingKeyError{strings.Join(append([]string{message}, reasons...), "; ")}
 }
 
-// keyOf returns the key in a Secret if it is the one of the backup.
+// keyOf returns the key in a Secret if it is the key of the backup.
 func (r *Reconciler) keyOf(ctx context.Context, namespace, name string, m format.Manifest) (pki.Pair, error) {
 	secret := &corev1.Secret{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, secret)

@@ -87,7 +87,8 @@ func (c *cluster) endRestore(phase corev1.PodPhase, message string) {
 	c.must(c.client.Status().Update(c.t.Context(), pod))
 }
 
-// TestRestoreWithWrongIdentities: the condition names the Secret that cannot decrypt the backup, and nothing starts.
+// TestRestoreWithWrongIdentities checks that the condition names the Secret that cannot decrypt the backup, and that
+// no member starts.
 func TestRestoreWithWrongIdentities(t *testing.T) {
 	c := restoring(t, v1alpha1.Restore{Encryption: &v1alpha1.BackupEncryption{SecretRef: corev1.LocalObjectReference{Name: "wrong"}}})
 	c.expectBlocked(v1alpha1.ReasonObjectMissing, "Secret wrong does not exist")
@@ -101,13 +102,14 @@ func TestRestoreWithWrongIdentities(t *testing.T) {
 	c.expectBlocked(v1alpha1.ReasonRestoring)
 	c.endRestore(corev1.PodFailed, "Error: "+format.ErrNoIdentity.Error())
 	c.expectBlocked(v1alpha1.ReasonRestoreFailed, "no identity matches", "Secret wrong")
-	c.clock.Step(time.Minute) // it is repeated
+	c.clock.Step(time.Minute) // the restore is retried
 	c.expectBlocked(v1alpha1.ReasonRestoreFailed, "no identity matches", "Secret wrong")
 	c.endRestore(corev1.PodFailed, "Error: another error")
 	c.expectBlocked(v1alpha1.ReasonRestoreFailed, "another error")
 }
 
-// TestRestoreWithWrongEncryptionKeys: the condition names the Secret without the keys, and nothing starts until they are found.
+// TestRestoreWithWrongEncryptionKeys checks that the condition names the Secret without the keys, and that no member
+// starts until they are found.
 func TestRestoreWithWrongEncryptionKeys(t *testing.T) {
 	key, err := pki.NewServiceAccountKey()
 	if err != nil {
@@ -150,7 +152,7 @@ func TestRestoreWithWrongEncryptionKeys(t *testing.T) {
 	}
 }
 
-// TestRecoveryWithoutIdentities: the recovery from a backup names the Secret too.
+// TestRecoveryWithoutIdentities checks that a recovery from a backup names the Secret, too.
 func TestRecoveryWithoutIdentities(t *testing.T) {
 	c := newCluster(t)
 	c.execute([]string{"create"})

@@ -83,13 +83,13 @@ func (p *pass) follow(kind rotationKind, d rotation.Decision) {
 	p.input.Rotations = append(p.input.Rotations, status.Rotation{
 		Name: kind.name, Stage: string(d.Next), Message: d.Waiting,
 	})
-	p.wake(d.Until)
+	p.requeueAt(d.Until)
 	if d.Until.IsZero() {
 		p.rotating = true
 	}
 }
 
-// authorityRotation returns what is known about the rotation of the authorities without probing replicas.
+// authorityRotation returns the observations for the rotation of the authorities that need no probes of replicas.
 func authorityRotation(p *pass) rotation.Observation {
 	o := rotation.Observation{Now: p.input.Now, Overlap: p.cluster.AuthorityOverlap()}
 	if p.cluster.IsExtension() {
@@ -108,7 +108,7 @@ func authorityRotation(p *pass) rotation.Observation {
 			o.Due = due(p, domain)
 		}
 	}
-	p.wake(ptrTime(p.cluster.Spec.Certificates.Authorities.RotateBefore))
+	p.requeueAt(ptrTime(p.cluster.Spec.Certificates.Authorities.RotateBefore))
 	return o
 }
 
@@ -125,15 +125,15 @@ func keyRotation(p *pass) rotation.Observation {
 		renewal = p.certificates.keyCreated.Add(age.Duration)
 	}
 	if p.cluster.IsExtension() {
-		return o // it issues no tokens
+		return o // clients use tokens of the host
 	}
 	request := p.cluster.Spec.Certificates.ServiceAccountKeys.RotateBefore
 	o.Due = rotation.Due(p.certificates.keyCreated, renewal, timeOf(request), p.input.Now)
 	if keys := p.certificates.keys; keys.Next != nil || len(keys.Previous) > 0 {
 		o.Due = "resuming a replacement that is not in the status"
 	}
-	p.wake(renewal)
-	p.wake(ptrTime(request))
+	p.requeueAt(renewal)
+	p.requeueAt(ptrTime(request))
 	return o
 }
 
@@ -151,7 +151,8 @@ func ptrTime(t *metav1.Time) time.Time {
 	return t.Time
 }
 
-// observeCredentials completes the observations of rotations in progress by what each replica and kubeconfig uses.
+// observeCredentials adds the credentials that each replica and kubeconfig uses to the observations of rotations in
+// progress.
 func (r *Reconciler) observeCredentials(ctx context.Context, p *pass, authorities, keys *rotation.Observation) error {
 	if authorities.Stage == rotation.None && keys.Stage == rotation.None {
 		return nil
@@ -214,14 +215,14 @@ func clientConfig(trusted []byte, credentials pki.Pair, name string) (*tls.Confi
 	}, nil
 }
 
-// wanted is what replicas use once they have loaded the present Secrets.
+// wanted contains the credentials that replicas use once they have loaded the present Secrets.
 type wanted struct {
 	serving, etcdServing         string
 	authorities, etcdAuthorities [][]byte
 	keyIDs                       []string
 	authorityHash                string
-	// own is in the names of the operator's authorities of clients; nil: there are no others. API servers in mode
-	// Extension also accept the authorities of their host.
+	// own is part of the names of the operator's client authorities; nil: there are no others. API servers in mode
+	// Extension also accept the client authorities of their host.
 	own []byte
 }
 
@@ -267,7 +268,7 @@ func (w wanted) missing(member bool, used observed.Credentials) (missing []strin
 	return missing
 }
 
-// relevant returns the names of a replica's authorities of clients without those of its host.
+// relevant returns the names of a replica's client authorities without those of its host.
 func (w wanted) relevant(names [][]byte) [][]byte {
 	if w.own == nil {
 		return names
@@ -278,8 +279,8 @@ func (w wanted) relevant(names [][]byte) [][]byte {
 	})
 }
 
-// sameNames reports whether two lists have the same names in any order. A name can be in it several times: authorities
-// of the user may keep their name when they are replaced.
+// sameNames reports whether two lists have the same names in any order. A name can occur several times: authorities of
+// the user may keep their name when they are replaced.
 func sameNames(a, b [][]byte) bool {
 	sorted := func(names [][]byte) [][]byte { return slices.SortedFunc(slices.Values(names), bytes.Compare) }
 	return slices.EqualFunc(sorted(a), sorted(b), bytes.Equal)
@@ -312,7 +313,7 @@ func (r *Reconciler) outdatedKubeconfigs(ctx context.Context, p *pass) ([]string
 	return outdated, nil
 }
 
-// rotationKind is one of the things that are rotated.
+// rotationKind is a kind of rotated credentials.
 type rotationKind struct {
 	name   string
 	field  func(*v1alpha1.Rotations) **v1alpha1.Rotation

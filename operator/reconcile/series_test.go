@@ -21,7 +21,8 @@ import (
 	"quorate.dev/operator/status"
 )
 
-// seriesPerCluster is the number of series of a cluster of three members with a nightly backup. docs/monitoring.md has it.
+// seriesPerCluster is the number of series of a cluster of three members with a nightly backup. docs/monitoring.md
+// states it.
 const seriesPerCluster = 83
 
 // TestSeries counts the series of 200 clusters, and checks that none is left when the clusters are deleted.
@@ -67,7 +68,8 @@ func countSeries(collectors []prometheus.Collector) (n int) {
 	return n
 }
 
-// observedCluster returns a healthy cluster with all conditions that need no particular spec, its backup and its schedule.
+// observedCluster returns a healthy cluster with all conditions that apply without special configuration, its backup
+// and its schedule.
 func observedCluster(name string) (*v1alpha1.ApiServerCluster, *v1alpha1.ApiServerBackup, *v1alpha1.ApiServerBackupSchedule) {
 	now := metav1.Now()
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: name}

@@ -30,8 +30,8 @@ func (r *Reconciler) ensureServices(ctx context.Context, p *pass) error {
 	return errors.Join(errs...)
 }
 
-// ensureService creates a Service or restores its fields. A headless Service that has got an address is created again: API
-// servers reject to take the address away, and members would resolve it instead of each other.
+// ensureService creates a Service or restores its fields. A headless Service that has a cluster IP is recreated: API
+// servers reject removing the address, and members would resolve it instead of each other.
 func (r *Reconciler) ensureService(ctx context.Context, p *pass, wanted *corev1.Service) (*corev1.Service, error) {
 	current := &corev1.Service{}
 	found, err := r.find(ctx, p.cluster, wanted.Name, current)
@@ -51,8 +51,8 @@ func (r *Reconciler) ensureService(ctx context.Context, p *pass, wanted *corev1.
 	return after, r.update(ctx, current, after)
 }
 
-// restoredService returns the Service with the desired fields. It keeps those that the API server and other controllers set,
-// such as addresses and node ports, and those that the operator never sets.
+// restoredService returns the Service with the desired fields. It keeps fields that the API server and other
+// controllers set, such as addresses and node ports, and fields that the operator never sets.
 func restoredService(current, wanted *corev1.Service) *corev1.Service {
 	after := current.DeepCopy()
 	setLabels(after, wanted)

@@ -31,7 +31,8 @@ func defaulted(service *corev1.Service) *corev1.Service {
 	return service
 }
 
-// TestRestoredService edits what the operator sets, and expects the stored Service back: fields that others set stay.
+// TestRestoredService edits fields that the operator sets, and expects the stored Service again: fields that others
+// set are kept.
 func TestRestoredService(t *testing.T) {
 	edits := map[string]func(*corev1.Service){
 		"nothing":  func(*corev1.Service) {},
@@ -67,7 +68,8 @@ func TestRestoredService(t *testing.T) {
 	}
 }
 
-// TestHeadlessServiceWithAddress: a Service that was of another type for a while has got an address, which is immutable.
+// TestHeadlessServiceWithAddress uses a Service that had another type for a while and got a cluster IP, which is
+// immutable.
 func TestHeadlessServiceWithAddress(t *testing.T) {
 	c := newCluster(t)
 	c.execute([]string{"create"})

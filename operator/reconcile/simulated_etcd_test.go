@@ -64,7 +64,7 @@ func newSimulatedEtcd() *simulatedEtcd {
 	return &simulatedEtcd{disks: map[string]*disk{}, processes: map[string]*process{}}
 }
 
-// pause calls before, which may change the cluster, once.
+// pause calls before, once. It may change the cluster.
 func (e *simulatedEtcd) pause() {
 	e.mutex.Lock()
 	before := e.before
@@ -148,7 +148,7 @@ func (e *simulatedEtcd) tick() {
 	for _, p := range e.processes {
 		m := e.named(p.pod)
 		if p.disk.member == 0 && p.initial == nil && m != nil && !m.started {
-			p.disk.member = m.id // it starts with the data of the leader; one that has started before refuses
+			p.disk.member = m.id // it starts with the leader's data; a member that has started before refuses to
 		}
 		if m := e.member(p); m != nil && !p.frozen {
 			m.started = true
@@ -166,8 +166,8 @@ func (e *simulatedEtcd) tick() {
 	}
 }
 
-// form creates a new etcd from processes with empty disks, once a quorum of their initial members runs: also a second
-// time, which loses all data.
+// form creates a new etcd from processes with empty disks, once a quorum of their initial members runs. A second call
+// loses all data.
 func (e *simulatedEtcd) form() {
 	for _, p := range e.processes {
 		if p.disk.member != 0 || len(p.initial) == 0 {
@@ -179,7 +179,7 @@ func (e *simulatedEtcd) form() {
 				ready = append(ready, other)
 			}
 		}
-		if e.formed && e.named(p.pod) != nil { // members of the initial cluster that start later
+		if e.formed && e.named(p.pod) != nil { // members of the initial cluster that started later
 			p.disk.member = e.named(p.pod).id
 		} else if len(ready) >= membership.Quorum(len(p.initial)) {
 			e.bootstrap(p.initial)

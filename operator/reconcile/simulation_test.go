@@ -36,7 +36,7 @@ import (
 	"quorate.dev/test/invariants"
 )
 
-// TestMain discards the logs of libraries: members that do not answer are normal here.
+// TestMain discards the logs of libraries, because unreachable members are normal here.
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
@@ -91,7 +91,7 @@ func newSimulation(t *testing.T, seed int64) *simulation {
 	return w
 }
 
-// staleReader is the client of an operator with a cache that is often outdated.
+// staleReader is the client of an operator whose cache is often stale.
 type staleReader struct {
 	client.Client
 	live   client.Reader
@@ -113,7 +113,7 @@ func (s *staleReader) Get(ctx context.Context, key client.ObjectKey, into client
 	return err
 }
 
-// intercepted returns the client of an operator: its writes may be refused or delayed, and are recorded.
+// intercepted returns the client of an operator. Its writes are recorded, and may be rejected or delayed.
 func (w *simulation) intercepted(operator string) client.WithWatch {
 	write := func(verb string, object client.Object, do func() error) error {
 		if pause := w.pause; pause != nil && verb != "status" {
@@ -233,7 +233,7 @@ func (w *simulation) report(pod *corev1.Pod, ready bool) {
 	}
 }
 
-// start starts the process of a member's pod, or returns nil while something that it mounts is missing.
+// start starts the process of a member's pod, or returns nil while an object that it mounts is missing.
 func (w *simulation) start(pod *corev1.Pod) *process {
 	claim := &corev1.PersistentVolumeClaim{}
 	if err := w.raw.Get(w.t.Context(), client.ObjectKeyFromObject(pod), claim); err != nil {
@@ -247,7 +247,7 @@ func (w *simulation) start(pod *corev1.Pod) *process {
 	server := w.secret("demo-etcd-server")
 	certificate, err := tls.X509KeyPair(server.Data[corev1.TLSCertKey], server.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
-		return nil // edited
+		return nil // the Secret was edited
 	}
 	w.etcd.mutex.Lock()
 	defer w.etcd.mutex.Unlock()
@@ -324,7 +324,7 @@ func signerOf(secret *corev1.Secret) (signer invariants.Signer, ok bool) {
 	return signer, len(signer.Trusted) > 0
 }
 
-// operate lets an operator reconcile once, then the kubelets and etcd proceed.
+// operate runs one reconciliation of an operator, then the kubelets and etcd.
 func (w *simulation) operate(n int) {
 	w.reconcileBy(n)
 	w.turn.Lock() // a request of the operator may time out before the interlude that delays it ends

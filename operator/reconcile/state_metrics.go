@@ -35,8 +35,8 @@ var (
 			"cluster and member.", []string{"namespace", "cluster", "member"}, nil)
 )
 
-// StateCollector exports metrics of the status of the clusters that exist. It has no state: the values are right after a
-// restart of the operator, and the series of a deleted cluster disappear.
+// StateCollector exports metrics of the status of the clusters that exist. It is stateless: the values are correct
+// after a restart of the operator, and the series of a deleted cluster disappear.
 type StateCollector struct{ Reader client.Reader } // a cache
 
 // Describe implements prometheus.Collector.

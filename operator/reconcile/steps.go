@@ -20,7 +20,7 @@ import (
 	"quorate.dev/operator/status"
 )
 
-// fact is something that a step establishes and later steps rely on.
+// fact is a result of a step that later steps depend on.
 type fact string
 
 const (
@@ -33,14 +33,15 @@ const (
 	membersRead       fact = "members"       // the etcd members in pass.state, or the error why they are unknown
 )
 
-// step is one concern of a reconciliation. It runs if all facts that it needs are established, and establishes the
-// facts that it sets if it succeeds.
+// step is one concern of a reconciliation. It runs if all facts that it needs are established. If it succeeds, the
+// facts that it sets are established.
 type step struct {
 	name  string
 	needs []fact
 	sets  []fact
-	// changes reports whether the step writes what the spec asks for. It is then skipped if the spec is invalid, a
-	// Secret is lost or the cluster is paused. The facts that it sets count as established, so that later steps can report what exists.
+	// changes reports whether the step applies the spec. It is skipped if the spec is invalid, a Secret is lost or the
+	// cluster is paused. The facts that it sets count as established, so that later steps can report the existing
+	// objects.
 	changes bool
 	do      func(*Reconciler, context.Context, *pass) error
 }
@@ -124,7 +125,7 @@ var steps = []step{
 		name:    "volumes",
 		needs:   []fact{specValidated},
 		changes: true,
-		do:      (*Reconciler).growVolumes,
+		do:      (*Reconciler).expandVolumes,
 	},
 	{
 		name:    "certificate annotations",
@@ -157,7 +158,7 @@ var steps = []step{
 		do:      (*Reconciler).planEncryption,
 	},
 	{
-		name:    "membership", // also if the members are unknown
+		name:    "membership", // runs even if the members are unknown
 		needs:   []fact{certificatesReady, configurationRead},
 		changes: true,
 		do:      (*Reconciler).takeActions,
@@ -227,7 +228,7 @@ func (p *pass) mayChange() bool {
 	return p.input.Invalid == nil && p.input.Lost == nil && !p.cluster.Paused(p.input.Now)
 }
 
-// failed records an error, unless an outdated observation is its cause: then the reconciliation is repeated.
+// failed records an error. If its cause is stale state, the reconciliation is repeated instead.
 func (p *pass) failed(ctx context.Context, err error) {
 	if !stale(err) {
 		p.input.Errors = append(p.input.Errors, err)
@@ -250,7 +251,7 @@ func (r *Reconciler) observe(ctx context.Context, p *pass) (err error) {
 
 func (r *Reconciler) validate(_ context.Context, p *pass) error {
 	if until, err := p.cluster.PausedUntil(); err == nil {
-		p.wake(until)
+		p.requeueAt(until)
 	}
 	p.input.Invalid = r.Checks.spec(p)
 	if p.input.Invalid == nil && p.state.Image == "" {
@@ -259,8 +260,8 @@ func (r *Reconciler) validate(_ context.Context, p *pass) error {
 	return nil
 }
 
-// readVersion reads the version for the status once no action is pending. It returns no error, because a replica that
-// does not answer is reported by its readiness.
+// readVersion reads the version for the status once no action is pending. It returns no error, because readiness
+// reports a replica that does not respond.
 func (r *Reconciler) readVersion(ctx context.Context, p *pass) error {
 	if p.input.Action.Kind != membership.Wait || p.input.Action.Reason != "" {
 		return nil

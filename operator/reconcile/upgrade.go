@@ -20,8 +20,8 @@ import (
 	"quorate.dev/operator/observed"
 )
 
-// holdUpgrade takes the backup before a change of the image, and returns why outdated members keep their image, or "". Those
-// whose pods are created meanwhile get it again.
+// holdUpgrade takes the backup before a change of the image, and returns why outdated members keep their image, or "".
+// Pods that are recreated meanwhile get the former image.
 func (r *Reconciler) holdUpgrade(ctx context.Context, p *pass, o membership.Observation) (held string, err error) {
 	if o.HasQuorum {
 		held, err = r.awaitUpgradeBackup(ctx, p, o.Members)
@@ -34,8 +34,8 @@ func (r *Reconciler) holdUpgrade(ctx context.Context, p *pass, o membership.Obse
 	return held, err
 }
 
-// keepUpgradeHeld returns why outdated members keep their image while etcd has no quorum: no backup can be taken, and no version
-// is known.
+// keepUpgradeHeld returns why outdated members keep their image while etcd has no quorum: no backup can be taken, and
+// no version is known.
 func (r *Reconciler) keepUpgradeHeld(ctx context.Context, p *pass) (string, error) {
 	recorded := p.cluster.Status.Upgrade
 	if recorded == nil || recorded.Image != p.state.Image {
@@ -53,7 +53,7 @@ func (r *Reconciler) keepUpgradeHeld(ctx context.Context, p *pass) (string, erro
 func (r *Reconciler) awaitUpgradeBackup(ctx context.Context, p *pass, members []membership.Member) (string, error) {
 	u := r.upgrade(p, members)
 	if p.cluster.ExternalEtcd() || len(u.Former) == 0 {
-		p.cluster.Status.Upgrade = nil // of an upgrade that has finished, or was taken back
+		p.cluster.Status.Upgrade = nil // the upgrade has finished or was reverted
 		return "", nil
 	}
 	destination, err := r.upgradeDestination(ctx, p.cluster)
@@ -74,7 +74,7 @@ func (r *Reconciler) awaitUpgradeBackup(ctx context.Context, p *pass, members []
 	switch backup.BeforeUpgrade(u) {
 	case backup.SkipBackup:
 		if p.input.Held != "" {
-			return "", nil // a destination may be set until the rollout begins
+			return "", nil // the user may set a destination until the rollout begins
 		}
 		return "", r.skipUpgradeBackup(ctx, p)
 	case backup.TakeBackup:
@@ -93,9 +93,9 @@ func upgradePolicy(cluster *v1alpha1.ApiServerCluster) backup.UpgradePolicy {
 	return backup.UpgradePolicy(cmp.Or(cluster.Spec.Maintenance.UpgradeBackup.Policy, v1alpha1.BackupEtcdMinorVersion))
 }
 
-// upgrade returns the versions of etcd that the members run with the former and with the next image. A member that does not
-// answer has the version of the others with its image. One without a pod had the former image if the upgrade is recorded: while
-// it is held, pods are created with that image.
+// upgrade returns the etcd versions that the members run with the former and with the next image. A member that does
+// not respond is assumed to have the version of other members with its image. A member without a pod had the former
+// image if the upgrade is recorded: while the upgrade is held, pods are created with that image.
 func (r *Reconciler) upgrade(p *pass, members []membership.Member) backup.Upgrade {
 	u := backup.Upgrade{Policy: upgradePolicy(p.cluster)}
 	for _, m := range members {
@@ -126,7 +126,7 @@ func (r *Reconciler) upgrade(p *pass, members []membership.Member) backup.Upgrad
 			u.Former = append(u.Former, version)
 		}
 	}
-	if len(u.Next) == 0 && p.state.Image == r.Image { // the image of this process
+	if len(u.Next) == 0 && p.state.Image == r.Image { // the operator's own image
 		u.Next = []string{etcdversion.Version}
 	}
 	return u
@@ -205,8 +205,8 @@ func (r *Reconciler) upgradeBackup(
 	return backup.UpgradePending, "Waiting for backup " + name + " before etcd is upgraded" + reason, nil
 }
 
-// takeUpgradeBackup records the name of the backup, then creates it, unless the rollout waits for a maintenance window: the
-// backup would be old by then.
+// takeUpgradeBackup records the name of the backup, then creates it. It waits for the maintenance window, because an
+// earlier backup would be outdated when the rollout begins.
 func (r *Reconciler) takeUpgradeBackup(ctx context.Context, p *pass, spec v1alpha1.ApiServerBackupSpec) (string, error) {
 	name := upgradeBackupName(p.cluster)
 	if recorded := p.cluster.Status.Upgrade; recorded != nil && recorded.BackupName != "" {
@@ -238,8 +238,8 @@ func (r *Reconciler) takeUpgradeBackup(ctx context.Context, p *pass, spec v1alph
 	return message, nil
 }
 
-// upgradeBackupName returns a name that is used for one change of the spec. It has a part of the UID, because backups outlive
-// their cluster: a new cluster with the same name must not take one of them for its own.
+// upgradeBackupName returns a name that is unique to one change of the spec. It contains a part of the UID, because
+// backups outlive their cluster: a new cluster with the same name must not use them.
 func upgradeBackupName(cluster *v1alpha1.ApiServerCluster) string {
 	const limit = 57 // of the names of backups
 	const part = 8   // the first group of a UID

@@ -17,8 +17,8 @@ import (
 	"quorate.dev/operator/observed"
 )
 
-// upgrading returns a cluster whose first member runs a new image with another minor version of etcd, and a function that
-// returns what its upgrade waits for.
+// upgrading returns a cluster whose first member runs a new image with another minor version of etcd, and a function
+// that returns what the upgrade waits for.
 func upgrading(t *testing.T) (*cluster, *pass, func() string) {
 	t.Helper()
 	c := newCluster(t)
@@ -45,7 +45,8 @@ func upgrading(t *testing.T) (*cluster, *pass, func() string) {
 	}
 }
 
-// TestUpgradeWaitsForItsBackup: the rollout is held until the backup is completed; a failed one that is deleted is repeated.
+// TestUpgradeWaitsForItsBackup checks that the rollout is held until the backup is completed, and that a failed backup
+// that is deleted is taken again.
 func TestUpgradeWaitsForItsBackup(t *testing.T) {
 	c, _, hold := upgrading(t)
 	c.scheduleBackups()
@@ -90,8 +91,8 @@ func (c *cluster) scheduleBackups() {
 	c.must(c.client.Create(c.t.Context(), schedule))
 }
 
-// TestUpgradeIsHeldWhileMembersAreUnreachable: neither members that do not answer, nor lost pods, nor a lost quorum end the wait
-// for the backup, and pods that are created meanwhile get the former image.
+// TestUpgradeIsHeldWhileMembersAreUnreachable checks that neither unreachable members, nor lost pods, nor a lost
+// quorum end the wait for the backup, and that pods created meanwhile get the former image.
 func TestUpgradeIsHeldWhileMembersAreUnreachable(t *testing.T) {
 	c, p, hold := upgrading(t)
 	c.scheduleBackups()
@@ -102,11 +103,11 @@ func TestUpgradeIsHeldWhileMembersAreUnreachable(t *testing.T) {
 			t.Errorf("%s: held by %q, pods are created with image %q", situation, held, p.formerImage)
 		}
 	}
-	expect("all members answer")
+	expect("all members respond")
 	p.state.Members[2].Version = ""
-	expect("one member with the former image does not answer")
+	expect("one member with the former image does not respond")
 	p.state.Members[1].Version = ""
-	expect("no member with the former image answers")
+	expect("no member with the former image responds")
 	p.state.Members[0].Version = ""
 	expect("no version is known")
 	p.state.Members[0].Version = "3.7.3"
@@ -132,8 +133,8 @@ func TestUpgradeIsHeldWhileMembersAreUnreachable(t *testing.T) {
 	}
 }
 
-// TestHeldUpgradeTakesNoAction: neither the rollout nor the restart of unready pods gives the new image to the last member that has
-// the former one, and does not answer.
+// TestHeldUpgradeTakesNoAction checks that neither the rollout nor the restart of unready pods gives the new image to
+// the last member with the former one, which is unreachable.
 func TestHeldUpgradeTakesNoAction(t *testing.T) {
 	c, p, hold := upgrading(t)
 	c.scheduleBackups()
@@ -154,7 +155,8 @@ func TestHeldUpgradeTakesNoAction(t *testing.T) {
 	}
 }
 
-// TestUpgradeBackupIsTakenInTheMaintenanceWindow: until it opens, the upgrade is held without a backup.
+// TestUpgradeBackupIsTakenInTheMaintenanceWindow checks that the upgrade is held without a backup until the window
+// opens.
 func TestUpgradeBackupIsTakenInTheMaintenanceWindow(t *testing.T) {
 	c, p, hold := upgrading(t)
 	c.scheduleBackups()
@@ -193,7 +195,8 @@ func TestUpgradeWithoutDestination(t *testing.T) {
 	}
 }
 
-// TestUpgradeIgnoresBackupsOfFormerClusters: backups outlive their cluster, and generations begin again with the next one.
+// TestUpgradeIgnoresBackupsOfFormerClusters uses a backup that outlives its cluster: the generations of the next
+// cluster begin again.
 func TestUpgradeIgnoresBackupsOfFormerClusters(t *testing.T) {
 	former := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo", UID: "11111111-a", Generation: 2}}
 	next := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo", UID: "22222222-b", Generation: 2}}

@@ -16,7 +16,8 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// TestVolumesThatCannotGrow: the condition has the reason, and no pod restarts with a quota that its volume has no room for.
+// TestVolumesThatCannotGrow checks that the condition has the reason, and that no pod restarts with a quota that
+// exceeds its volume.
 func TestVolumesThatCannotGrow(t *testing.T) {
 	c := newCluster(t)
 	c.execute([]string{"create", "replicas=1"})

@@ -51,7 +51,7 @@ func (r *Reconciler) sources() []source.Source {
 func (r *Reconciler) clustersOf(ctx context.Context, kind string, object types.NamespacedName) (requests []ctrlreconcile.Request) {
 	list := &v1alpha1.ApiServerClusterList{}
 	if r.Client.List(ctx, list, client.InNamespace(object.Namespace)) != nil {
-		return nil // the next resynchronization finds the change
+		return nil // the next resync finds the change
 	}
 	for i := range list.Items {
 		if slices.Contains(desired.Sources(&list.Items[i], kind), object.Name) {

@@ -1,4 +1,4 @@
-// Package rewrite writes stored objects again without a change, so that they are encrypted with the current key.
+// Package rewrite writes stored objects without a change, so that they are encrypted with the current key.
 package rewrite
 
 import (
@@ -34,8 +34,8 @@ type Rewriter struct {
 	Patterns []string // of resources, as in EncryptionConfiguration
 }
 
-// Run rewrites objects from a position on, until all are rewritten or ctx ends. It returns the next position, also with
-// an error. Rewriting an object twice is harmless.
+// Run rewrites objects, starting at a position, until all are rewritten or ctx ends. It returns the next position,
+// even with an error. Rewriting an object twice is harmless.
 func (r Rewriter) Run(ctx context.Context, from Position, until time.Time, now func() time.Time) (at Position, done bool, err error) {
 	resources, err := r.resources()
 	if err != nil {

@@ -112,14 +112,14 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A rewrite that is interrupted continues at its position, in another process.
+// An interrupted rewrite continues at its position, in another process.
 func TestRunContinues(t *testing.T) {
 	a := &api{objects: map[string]int{"/api/v1/secrets": 5, "/api/v1/configmaps": 2}}
 	r := Rewriter{Config: a.start(t), Patterns: []string{"*.*"}}
 	var at Position
 	for passes := 1; ; passes++ {
 		calls := 0
-		now := func() time.Time { // the time is over after the first page
+		now := func() time.Time { // ctx ends after the first page
 			calls++
 			return farAway.Add(time.Duration(calls))
 		}

@@ -1,6 +1,6 @@
-// Package rotation plans the replacement of certificate authorities and of signing keys in three stages, without a
-// request that fails. Plan is a pure function from an observation to the stage to enter, the replicas to restart and
-// what it waits for.
+// Package rotation plans the replacement of certificate authorities and of signing keys in three stages, without
+// failed requests. Plan is a pure function from an observation to the stage to enter, the replicas to restart, and the
+// reason for waiting.
 //
 // # Stages
 //
@@ -36,7 +36,7 @@ const (
 	DropOld   Stage = "DropOld"
 )
 
-// LoadTimeout is the time in which a replica must load changed files before it is restarted.
+// LoadTimeout is the time for a replica to load changed files before it is restarted.
 const LoadTimeout = 5 * time.Minute
 
 // Observation is the input of Plan.
@@ -45,23 +45,23 @@ type Observation struct {
 	Since       time.Time // when Stage was entered
 	Now         time.Time
 	Due         string        // why a rotation is due, or ""
-	Publication time.Duration // least duration of TrustBoth
-	Overlap     time.Duration // least duration of Reissue
+	Publication time.Duration // minimum duration of TrustBoth
+	Overlap     time.Duration // minimum duration of Reissue
 	Replicas    []Replica
-	Kubeconfigs []string // Secrets with kubeconfigs that have not followed to Stage
-	Companions  []string // Deployments whose pods have not followed to Stage
+	Kubeconfigs []string // Secrets with kubeconfigs that are not updated for Stage yet
+	Companions  []string // Deployments whose pods are not updated for Stage yet
 }
 
-// Replica is a pod as seen in a stage.
+// Replica is the observed state of a pod in a stage.
 type Replica struct {
 	Name    string
 	Created time.Time
-	// Unreachable is why it is unknown what the replica uses, or "". Such a replica is not restarted: the network between
-	// the operator and the replica may be the cause.
+	// Unreachable is why the credentials of the replica are unknown, or "". Such a replica is not restarted, because
+	// the cause may be the network between the operator and the replica.
 	Unreachable string
-	// Missing describes what the replica does not use yet although it reloads it.
+	// Missing describes the reloadable credentials that the replica does not use yet.
 	Missing []string
-	// Static describes what the replica reads only at its start and read before the stage.
+	// Static describes the credentials that the replica reads only at its start, and read before the stage.
 	Static []string
 }
 
@@ -69,8 +69,8 @@ type Replica struct {
 type Decision struct {
 	Next    Stage     // the stage to be in; the observed one while waiting
 	Reason  string    // why Next is entered, a clause
-	Waiting string    // what the observed stage waits for, a sentence; "" if there is no rotation
-	Until   time.Time // when an overlap ends; zero if time is not what is waited for
+	Waiting string    // what the observed stage waits for, as a sentence; "" if there is no rotation
+	Until   time.Time // when an overlap ends; zero unless the stage waits for time
 	Restart []string  // replicas to restart
 }
 
@@ -141,9 +141,9 @@ func (o Observation) restarts() []string {
 	return names
 }
 
-// Due returns why what was created at a time has to be replaced, or "". Renewal is the time at which it is replaced by
-// age. Before is a request to replace everything created before it; it has no effect until then, so that the successor is
-// newer.
+// Due returns why something that was created at a time has to be replaced, or "". Renewal is the time at which it is
+// replaced by age. Before is a request to replace everything created before that time. It has no effect until then, so
+// that the successor is newer.
 func Due(created, renewal time.Time, before *time.Time, now time.Time) string {
 	switch {
 	case before != nil && !now.Before(*before) && created.Before(*before):

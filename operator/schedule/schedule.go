@@ -61,7 +61,7 @@ type Window struct {
 	Duration time.Duration
 }
 
-// opening returns the first time from t on at which the window is open, or zero if there is none.
+// opening returns the first time, starting at t, at which the window is open, or zero if there is none.
 func (w Window) opening(t time.Time) time.Time {
 	start := w.Starts.Next(t.Add(-w.Duration))
 	if !start.IsZero() && !start.After(t) {
@@ -70,8 +70,8 @@ func (w Window) opening(t time.Time) time.Time {
 	return start
 }
 
-// Opening returns the first time from t on at which one of the windows is open: t itself if one is open or there are no
-// windows, zero if none ever opens.
+// Opening returns the first time, starting at t, at which one of the windows is open: t itself if one is open or there
+// are no windows, zero if none ever opens.
 func Opening(windows []Window, t time.Time) time.Time {
 	if len(windows) == 0 {
 		return t

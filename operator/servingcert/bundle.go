@@ -17,7 +17,7 @@ const (
 // bundle is the data of the Secret: an authority and the certificate that it signed.
 type bundle map[string][]byte
 
-// renewed returns the bundle and "" if it is valid, or else a new bundle and the reason for it.
+// renewed returns the bundle and "" if it is valid, or else a new bundle and the reason for the renewal.
 func (b bundle) renewed(leaf pki.Leaf, now time.Time) (bundle, string, error) {
 	authority, reason, err := b.authority(now)
 	if err != nil {
@@ -39,7 +39,7 @@ func (b bundle) renewed(leaf pki.Leaf, now time.Time) (bundle, string, error) {
 	}, reason, nil
 }
 
-// authority returns the authority of the bundle and "", or else a new authority and the reason for it.
+// authority returns the authority of the bundle and "", or else a new authority and the reason for the renewal.
 func (b bundle) authority(now time.Time) (pki.Authority, string, error) {
 	existing, reason := b.existingAuthority(now)
 	if reason == "" {
@@ -49,7 +49,7 @@ func (b bundle) authority(now time.Time) (pki.Authority, string, error) {
 	return authority, reason, err
 }
 
-// existingAuthority returns the authority of the bundle, or the reason for which it has to be replaced.
+// existingAuthority returns the authority of the bundle, or the reason why it has to be replaced.
 func (b bundle) existingAuthority(now time.Time) (pki.Authority, string) {
 	if len(b) == 0 {
 		return pki.Authority{}, "missing"

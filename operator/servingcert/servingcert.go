@@ -1,6 +1,6 @@
 // Package servingcert manages the serving certificate of the operator's metrics. It is stored in a Secret that the
 // replicas share, created if missing, renewed before it expires, and reloaded without a restart. A Secret that the
-// operator did not create is used as it is.
+// operator did not create is used unchanged.
 package servingcert
 
 import (
@@ -108,7 +108,7 @@ func (k *Keeper) foreign(stored *corev1.Secret) bool {
 	return k.Secret != nil && !labels.SelectorFromSet(k.Secret.Labels).Matches(labels.Set(stored.Labels))
 }
 
-// load makes a certificate the one in use.
+// load starts to serve a certificate.
 func (k *Keeper) load(b bundle) error {
 	text := string(b[corev1.TLSCertKey])
 	if current := k.current.Load(); current != nil && current.pem == text {

@@ -16,7 +16,7 @@ type Schedule struct {
 	Condition metav1.Condition
 }
 
-// backupReady is true if it is true of all schedules of the cluster. It is absent without any.
+// backupReady is true if the condition is true for all schedules of the cluster. It is absent without schedules.
 func backupReady(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	var problems []string
 	reason := ""

@@ -9,8 +9,8 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// expiryNotice is the remaining lifetime below which a certificate is reported, unless the half of what remains at its
-// renewal is less.
+// expiryNotice is the remaining lifetime at which a certificate is reported, unless half of the lifetime that remains
+// at its renewal is shorter.
 const expiryNotice = 30 * 24 * time.Hour
 
 // notice returns the time at which a certificate is reported.

@@ -19,7 +19,7 @@ func paused(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	return condition(v1alpha1.Paused, false, v1alpha1.ReasonPauseExpired, "The pause ended at %s", at)
 }
 
-// removeInapplicable removes the conditions that say nothing about a cluster.
+// removeInapplicable removes the conditions that do not apply to a cluster.
 func removeInapplicable(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1.ApiServerCluster, in Input) {
 	if len(apiServicesOf(cluster, in)) == 0 {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.APIServicesAvailable)

@@ -42,7 +42,7 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	return condition(v1alpha1.EtcdQuorum, true, v1alpha1.ReasonMembersHealthy, "%d of %d voters are healthy", healthy, voters)
 }
 
-// survivors describes the data of each member, from which the user can choose how to recover.
+// survivors describes the data of each member, which helps users to choose how to recover.
 func survivors(members []etcd.Survivor) string {
 	var out strings.Builder
 	for _, m := range members {

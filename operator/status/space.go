@@ -11,8 +11,9 @@ import (
 	"quorate.dev/operator/etcd"
 )
 
-// softQuotaPercent is the default of --etcd-soft-quota-percent: the share of the quota from which API servers refuse to create
-// objects. From fragmentedPercent of the quota, the size of a file leaves no room for large ones, even if much of it is unused.
+// softQuotaPercent is the default of --etcd-soft-quota-percent: the share of the quota at which API servers start to
+// refuse to create objects. Above fragmentedPercent of the quota, a database file has no room for large objects, even
+// if much of it is unused.
 const (
 	softQuotaPercent  = 90
 	fragmentedPercent = 98
@@ -63,7 +64,7 @@ func usage(m etcd.Member) string {
 	return fmt.Sprintf("%s uses %d%% of %d MiB", m.Name, m.InUse/(m.Quota/100), m.Quota>>20)
 }
 
-// defragmentation describes what the operator does about unused space.
+// defragmentation describes how the operator handles unused space.
 func defragmentation(cluster *v1alpha1.ApiServerCluster) string {
 	d := cluster.Status.Defragmentation
 	enabled, _, _, _ := cluster.DefragmentationLimits()

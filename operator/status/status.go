@@ -44,8 +44,8 @@ type Input struct {
 	Certificates []Expiry
 	GivenErr     error // why the user's certificate cannot be used
 	Rotations    []Rotation
-	APIServices  *[]v1alpha1.APIServiceStatus // nil: unknown, as in the status
-	Companions   *[]v1alpha1.CompanionStatus  // nil: unknown, as in the status
+	APIServices  *[]v1alpha1.APIServiceStatus // nil: unknown, keep the status
+	Companions   *[]v1alpha1.CompanionStatus  // nil: unknown, keep the status
 	// ConfigurationErr is why the files of the configuration cannot be used. The last valid ones are in use.
 	ConfigurationErr error
 	Schedules        []Schedule // of backups
@@ -146,7 +146,7 @@ func lastDefragment(members []v1alpha1.MemberStatus, name string) *metav1.Time {
 	return nil
 }
 
-// unreachable returns the last known members for a time without a quorum: none of them is ready or the leader.
+// unreachable returns the last known members while there is no quorum: none of them is ready or the leader.
 func unreachable(members []v1alpha1.MemberStatus, now time.Time) []v1alpha1.MemberStatus {
 	out := slices.Clone(members)
 	for i := range out {
@@ -161,8 +161,8 @@ func unreachable(members []v1alpha1.MemberStatus, now time.Time) []v1alpha1.Memb
 	return out
 }
 
-// hibernated returns the members of a cluster without pods. They are not unhealthy: a member that wakes up later than
-// another one must not be replaced for its long absence.
+// hibernated returns the members of a cluster without pods. They are not unhealthy: a member that starts later than
+// another one must not be replaced because of its long absence.
 func hibernated(members []v1alpha1.MemberStatus) []v1alpha1.MemberStatus {
 	out := unreachable(members, time.Time{})
 	for i := range out {

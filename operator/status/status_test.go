@@ -267,7 +267,8 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestMembersOfAHibernatedCluster: they are kept, and a member that wakes up late has not been unhealthy all the while.
+// TestMembersOfAHibernatedCluster checks that members are kept, and that a member that starts late does not count as
+// unhealthy for the whole time.
 func TestMembersOfAHibernatedCluster(t *testing.T) {
 	cluster, in := healthy()
 	cluster.Spec.Replicas = ptr.To[int32](0)
@@ -303,7 +304,7 @@ func TestAPIServicesAvailable(t *testing.T) {
 		{Name: "v1.a.example.com", Available: metav1.ConditionTrue},
 		{Name: "v1.b.example.com", Available: metav1.ConditionUnknown, Reason: "NotEvaluated", Message: "why"},
 	}
-	next := Compute(cluster, in) // unknown: as in the status
+	next := Compute(cluster, in) // unknown: keep the status
 	got := meta.FindStatusCondition(next.Conditions, v1alpha1.APIServicesAvailable)
 	if got == nil || got.Status != metav1.ConditionFalse || got.Reason != "NotEvaluated" ||
 		got.Message != "1 of 2 APIServices are not available: v1.b.example.com: why" || len(next.APIServices) != 2 {

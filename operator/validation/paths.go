@@ -17,8 +17,9 @@ var pathFields = []string{
 	"certificate-authority", "client-certificate", "client-key", "tokenFile",
 }
 
-// checkPaths returns an error if a file refers to one that is not a file of the configuration. The operator must not read
-// its own files, because errors can quote them, and upstream's loader of admission configurations exits if there is none.
+// checkPaths returns an error if a file refers to a path outside the configuration. The operator must not read its own
+// files, because errors can quote them, and upstream's loader of admission configurations exits if a file does not
+// exist.
 func checkPaths(c desired.Configuration) error {
 	for key, content := range c.Files {
 		part, name, _ := strings.Cut(key, ".")

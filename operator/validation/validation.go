@@ -20,8 +20,8 @@ import (
 // probes are the paths that kubelets request anonymously.
 var probes = []string{"/livez", "/readyz"}
 
-// Check returns the error with which the API server would not start with a configuration, or with which its probes would
-// fail. Otherwise it returns what a reload of the files cannot change.
+// Check returns the error that would prevent the API server from starting with a configuration, or its probes from
+// succeeding. Otherwise it returns the parts that a reload of the files cannot change.
 func Check(cluster *v1alpha1.ApiServerCluster, c desired.Configuration) (static string, err error) {
 	if len(desired.Parts(cluster)) == 0 && c.Encryption == nil {
 		return "", nil
@@ -54,8 +54,8 @@ func Check(cluster *v1alpha1.ApiServerCluster, c desired.Configuration) (static 
 	return fmt.Sprintf("%+v %v", report.Anonymous, report.Modes), checkProbes(report)
 }
 
-// CheckSpec returns the error with which the API server would not start with a valid spec whatever the files of its
-// configuration contain.
+// CheckSpec returns the error that would prevent the API server from starting with a valid spec, whatever its
+// configuration files contain.
 func CheckSpec(cluster *v1alpha1.ApiServerCluster, encryption []byte) error {
 	parsed, err := desired.ExampleConfiguration(cluster)
 	if err != nil {
@@ -71,7 +71,7 @@ func CheckSpec(cluster *v1alpha1.ApiServerCluster, encryption []byte) error {
 	return err
 }
 
-// write writes the files into one directory for each part. Paths in them are replaced as those of flags are.
+// write writes the files into one directory for each part, and replaces the paths in them like those in flags.
 func write(directory string, c desired.Configuration) error {
 	files := map[string][]byte{}
 	for key, content := range c.Files {

@@ -8,10 +8,10 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// Alert is an alert of the rules in config/monitoring whose cause the status of the cluster shows. Prometheus fires it
-// after the cause has lasted for some time, and evaluates more alerts, from metrics.
+// Alert is an alert of the rules in config/monitoring whose cause is visible in the status of the cluster. Prometheus
+// fires it after the cause has lasted for some time. Other alerts depend on metrics.
 type Alert struct {
-	Name     string `json:"name"` // also that of the runbook in docs/runbooks
+	Name     string `json:"name"` // also the name of the runbook in docs/runbooks
 	Severity string `json:"severity"`
 	Message  string `json:"message,omitempty"`
 }
@@ -22,7 +22,7 @@ const (
 	warning  = "warning"
 )
 
-// cause is a state of a condition that an alert is about.
+// cause is a state of a condition that causes an alert.
 type cause struct {
 	condition string
 	status    metav1.ConditionStatus
@@ -31,7 +31,7 @@ type cause struct {
 	severity  string
 }
 
-// causes are in the order of their urgency.
+// causes are ordered by urgency.
 var causes = []cause{
 	{v1alpha1.EtcdQuorum, metav1.ConditionFalse, []string{v1alpha1.ReasonQuorumLost}, "QuorateEtcdNoQuorum", critical},
 	{v1alpha1.Available, metav1.ConditionFalse, nil, "QuorateClusterUnavailable", critical},

@@ -16,7 +16,7 @@ import (
 	"quorate.dev/plugin/replica"
 )
 
-// Input is what an overview is made from.
+// Input is the input of Build.
 type Input struct {
 	Cluster   *v1alpha1.ApiServerCluster
 	Pods      []corev1.Pod // of the cluster
@@ -29,7 +29,7 @@ type Input struct {
 	Notes     []string
 	Now       time.Time
 
-	BackupsUnknown bool // Backups or Schedules could not be read
+	BackupsUnknown bool // reading Backups or Schedules failed
 }
 
 // Build returns the overview of a cluster.
@@ -56,7 +56,7 @@ func Build(in Input) *Overview {
 	return o
 }
 
-// badWhenTrue are the conditions that are normally false.
+// badWhenTrue are the conditions that are False in a healthy cluster.
 var badWhenTrue = []string{v1alpha1.Progressing, v1alpha1.Degraded, v1alpha1.CredentialsRotating, v1alpha1.Paused}
 
 // Fine reports whether a condition needs no attention.
@@ -70,7 +70,7 @@ func Fine(c metav1.Condition) bool {
 	return c.Status == metav1.ConditionTrue
 }
 
-// Settled reports whether a cluster matches its spec and serves.
+// Settled reports whether a cluster matches its spec and serves requests.
 func Settled(c *v1alpha1.ApiServerCluster) bool {
 	status := c.Status
 	serves := meta.IsStatusConditionTrue(status.Conditions, v1alpha1.Available) || c.Hibernated()
@@ -178,7 +178,7 @@ func restarts(pod *corev1.Pod) int32 {
 	return count
 }
 
-// certificates returns the certificates in Secrets, the next to expire first.
+// certificates returns the certificates in Secrets, sorted by expiry.
 func certificates(secrets []corev1.Secret) []Certificate {
 	var list []Certificate
 	for _, secret := range secrets {
@@ -240,7 +240,7 @@ func later(a, b *Backup) *Backup {
 // eventLimit is the number of events in an overview.
 const eventLimit = 20
 
-// events returns the newest events of the cluster and its pods, the newest first.
+// events returns the events of the cluster and its pods, newest first.
 func events(in Input) []Event {
 	about := map[string]bool{in.Cluster.Name: true}
 	for _, pod := range in.Pods {
@@ -259,7 +259,7 @@ func events(in Input) []Event {
 	return list[:min(len(list), eventLimit)]
 }
 
-// eventTime returns when an event was last observed. Which field has it depends on the client that recorded the event.
+// eventTime returns when an event was last observed. The field depends on the client that recorded the event.
 func eventTime(e *corev1.Event) time.Time {
 	switch {
 	case e.Series != nil:

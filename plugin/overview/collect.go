@@ -16,7 +16,8 @@ import (
 	"quorate.dev/plugin/replica"
 )
 
-// Collect reads everything but samples. Only an unreadable cluster is an error; what else cannot be read is in Notes.
+// Collect reads everything except samples. It returns an error only if the cluster cannot be read; other failures are
+// in Notes.
 func Collect(ctx context.Context, reader client.Reader, key client.ObjectKey, now time.Time) (Input, error) {
 	in := Input{Cluster: &v1alpha1.ApiServerCluster{}, Now: now}
 	if err := reader.Get(ctx, key, in.Cluster); err != nil {
@@ -57,7 +58,7 @@ func Collect(ctx context.Context, reader client.Reader, key client.ObjectKey, no
 	return in, nil
 }
 
-// Sample reads the metrics of all pods of the input at the same time. Failures are in Notes.
+// Sample reads the metrics of all pods of the input concurrently. Failures are in Notes.
 func (in *Input) Sample(ctx context.Context, sampler *replica.Sampler) {
 	var (
 		mu    sync.Mutex

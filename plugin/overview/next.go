@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// unnoticedAfter is the age at which a cluster without status has no operator.
-	unnoticedAfter = 30 * time.Second
-	// backupAge is the age of the newest backup beyond which another one is proposed.
+	// noOperatorAfter is the age at which a cluster without status is assumed to have no operator.
+	noOperatorAfter = 30 * time.Second
+	// backupAge is the age of the newest backup after which another one is suggested.
 	backupAge = 7 * 24 * time.Hour
-	// quotaShare is the part of the quota in use beyond which the database is nearly full.
+	// quotaShare is the part of the quota in use at which the database counts as nearly full.
 	quotaShare = 0.8
 )
 
-// advice proposes steps for one cluster.
+// advice suggests the next step for one cluster.
 type advice struct {
 	*Overview
 	cluster *v1alpha1.ApiServerCluster
@@ -28,9 +28,9 @@ type advice struct {
 	backupsUnknown bool
 }
 
-// rules are in the order of their urgency. A rule returns an empty step if it does not apply.
+// rules are ordered by urgency. A rule returns an empty step if it does not apply.
 var rules = []func(advice) Step{
-	advice.deleted, advice.unnoticed, advice.paused, advice.invalid, advice.recovering, advice.restoring, advice.quorum,
+	advice.deleted, advice.noOperator, advice.paused, advice.invalid, advice.recovering, advice.restoring, advice.quorum,
 	advice.certificate, advice.degraded, advice.hibernated, advice.unavailable, advice.progressing, advice.space,
 	advice.apiServices, advice.overdue, advice.rotating, advice.backup,
 }
@@ -69,8 +69,8 @@ func (a advice) deleted() Step {
 	return Step{"The operator deletes the cluster with its volumes.", a.command("quorate wait %s --for=deleted", a.Name)}
 }
 
-func (a advice) unnoticed() Step {
-	if a.cluster.Status.ObservedGeneration != 0 || len(a.Conditions) > 0 || a.now.Sub(a.Created) < unnoticedAfter {
+func (a advice) noOperator() Step {
+	if a.cluster.Status.ObservedGeneration != 0 || len(a.Conditions) > 0 || a.now.Sub(a.Created) < noOperatorAfter {
 		return Step{}
 	}
 	return Step{

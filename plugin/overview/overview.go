@@ -1,5 +1,5 @@
-// Package overview reads the state of a cluster from the hosting cluster into one value, and derives from it how the
-// cluster is and what its administrator should do next.
+// Package overview reads the state of a cluster from the hosting cluster into one value, and derives the health of the
+// cluster and the next step of its administrator.
 package overview
 
 import (
@@ -13,7 +13,7 @@ import (
 // Health summarizes a cluster.
 type Health string
 
-// Healths. Only Healthy and Hibernated need no attention.
+// Health values. Only Healthy and Hibernated need no attention.
 const (
 	Healthy     Health = "Healthy"
 	Hibernated  Health = "Hibernated"
@@ -48,10 +48,10 @@ type Overview struct {
 	Alerts       []Alert             `json:"alerts"`   // whose causes are known without Prometheus
 	Events       []Event             `json:"events,omitempty"`
 	Next         Step                `json:"nextStep"`
-	Notes        []string            `json:"notes,omitempty"` // what could not be read
+	Notes        []string            `json:"notes,omitempty"` // errors of reads
 }
 
-// Replica is an API server, with a member of etcd unless its role is server.
+// Replica is an API server, with an etcd member unless its role is server.
 type Replica struct {
 	Name      string `json:"name"`
 	Role      string `json:"role"` // leader, voter, learner or server
@@ -64,7 +64,7 @@ type Replica struct {
 	Usage     *Usage `json:"usage,omitempty"` // nil if the metrics could not be read
 }
 
-// Usage is what an API server reports in its metrics.
+// Usage contains metrics of an API server.
 type Usage struct {
 	Revision int64    `json:"revision"`
 	Lag      int64    `json:"revisionLag"` // revisions behind the newest replica, read at nearly the same time
@@ -88,7 +88,7 @@ type Certificate struct {
 // Backups are the last backups of a cluster and its schedules.
 type Backups struct {
 	Completed *Backup    `json:"lastCompleted,omitempty"`
-	Failed    *Backup    `json:"lastFailed,omitempty"` // if it is newer than Completed
+	Failed    *Backup    `json:"lastFailed,omitempty"` // set if it is newer than Completed
 	Running   []string   `json:"running,omitempty"`
 	Schedules []Schedule `json:"schedules,omitempty"`
 }
@@ -120,7 +120,7 @@ type Event struct {
 	Count   int32     `json:"count"`
 }
 
-// Step is what the administrator should do next.
+// Step is the next step of the administrator.
 type Step struct {
 	Text    string `json:"text"`
 	Command string `json:"command,omitempty"`

@@ -62,7 +62,7 @@ func backup(name string, phase v1alpha1.BackupPhase, finished time.Duration) v1a
 	}
 }
 
-// TestHealthAndNextStep: each state has a health, and the most urgent step of all that apply.
+// TestHealthAndNextStep checks the health of each state, and the most urgent applicable step.
 func TestHealthAndNextStep(t *testing.T) {
 	lost := set(condition(v1alpha1.EtcdQuorum, metav1.ConditionFalse, "QuorumLost", "demo-1 is unreachable"))
 	unavailable := set(condition(v1alpha1.Available, metav1.ConditionFalse, "QuorumLost", ""))

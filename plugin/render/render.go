@@ -19,10 +19,10 @@ import (
 	"quorate.dev/plugin/overview"
 )
 
-// none is printed for values that are not known.
+// none is printed for unknown values.
 const none = "-"
 
-// Table prints rows in columns, the first row being the headings.
+// Table prints rows in columns. The first row contains the headings.
 func Table(out io.Writer, rows [][]string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
@@ -56,7 +56,7 @@ func Status(out io.Writer, o *overview.Overview, now time.Time) error {
 	return Step(out, o.Next)
 }
 
-// Step prints what to do next.
+// Step prints the next step.
 func Step(out io.Writer, step overview.Step) error {
 	fmt.Fprintf(out, "\nNext: %s\n", step.Text)
 	if step.Command != "" {
@@ -95,7 +95,7 @@ func replicaRows(o *overview.Overview) [][]string {
 	return rows
 }
 
-// facts are the lines below the members.
+// facts returns the lines below the members.
 func facts(o *overview.Overview, now time.Time) [][]string {
 	rows := [][]string{{"Certificates:", certificates(o.Certificates, now)}}
 	if text := rotations(o.Rotations, now); text != "" {
@@ -112,7 +112,7 @@ func facts(o *overview.Overview, now time.Time) [][]string {
 	return append(rows, alertRows(o.Alerts)...)
 }
 
-// alertRows are a line for each alert.
+// alertRows returns a line for each alert.
 func alertRows(alerts []overview.Alert) [][]string {
 	if len(alerts) == 0 {
 		return [][]string{{"Alerts:", "none"}}
@@ -201,7 +201,7 @@ func List(out io.Writer, all []*overview.Overview, now time.Time) error {
 	return Table(out, rows)
 }
 
-// Top prints what each replica uses.
+// Top prints the resource usage of each replica.
 func Top(out io.Writer, o *overview.Overview) error {
 	rows := [][]string{{"REPLICA", "ROLE", "REQUESTS/S", "ERRORS/S", "IN FLIGHT", "WATCHES", "CPU", "MEMORY", "DB IN USE", "DB SIZE", "DB QUOTA"}}
 	for _, r := range o.Replicas {
@@ -234,7 +234,7 @@ func Bytes(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// CPU returns cores in thousandths, as kubectl top prints them.
+// CPU returns cores in millicores, as kubectl top prints them.
 func CPU(cores *float64) string {
 	if cores == nil {
 		return none

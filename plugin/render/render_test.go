@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// healthy returns the overview of a cluster that needs nothing.
+// healthy returns the overview of a cluster that needs no attention.
 func healthy() *overview.Overview {
 	usage := func(revision, lag int64) *overview.Usage {
 		return &overview.Usage{
@@ -77,7 +77,7 @@ func created() *overview.Overview {
 	}
 }
 
-// TestGolden compares what commands print with testdata. `go test ./plugin/render -update` rewrites it.
+// TestGolden compares the output of commands with testdata. `go test ./plugin/render -update` rewrites it.
 func TestGolden(t *testing.T) {
 	for name, print := range map[string]func(io.Writer) error{
 		"healthy": func(w io.Writer) error { return Status(w, healthy(), now) },

@@ -22,8 +22,9 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// Dial connects to the API server in a pod. Pods of a sandbox have loopback addresses. In all others it runs `quorate
-// connect`: API servers listen only at the address of the pod, and the hosting cluster forwards ports of localhost only.
+// Dial connects to the API server in a pod. Pods of a sandbox have loopback addresses, to which it connects directly.
+// In all others it runs `quorate connect`: API servers listen only on the address of the pod, and port forwarding
+// reaches only localhost.
 func Dial(ctx context.Context, host *rest.Config, pod *corev1.Pod) (net.Conn, error) {
 	if ip, err := netip.ParseAddr(pod.Status.PodIP); err == nil && ip.IsLoopback() {
 		var dialer net.Dialer
@@ -45,14 +46,14 @@ func Dial(ctx context.Context, host *rest.Config, pod *corev1.Pod) (net.Conn, er
 		if text := strings.TrimSpace(messages.String()); t.err != nil && text != "" {
 			t.err = fmt.Errorf("%w: %s", t.err, text)
 		}
-		close(t.done) // before the end is visible on the other side, so that the error is
+		close(t.done) // before the other side sees the end, so that err is set
 		far.Close()
 	}()
 	return t, nil
 }
 
-// executor runs `quorate connect` in a pod, through a WebSocket, or through SPDY if the hosting cluster does not support
-// that.
+// executor runs `quorate connect` in a pod, through a WebSocket, or through SPDY if the hosting cluster does not
+// support WebSockets.
 func executor(host *rest.Config, pod *corev1.Pod) (remotecommand.Executor, error) {
 	client, err := kubernetes.NewForConfig(host)
 	if err != nil {
@@ -84,7 +85,7 @@ type tunnel struct {
 	err    error // why the command ended, once done is closed
 }
 
-// Read returns the error of the command instead of the end that it causes.
+// Read returns the error of the command instead of the EOF that it causes.
 func (t *tunnel) Read(content []byte) (int, error) {
 	n, err := t.Conn.Read(content)
 	return n, t.explain(err)
@@ -114,7 +115,8 @@ func (t *tunnel) Close() error {
 	return t.Conn.Close()
 }
 
-// Connect is the command `quorate connect`. In a pod of an API server it connects standard input and output to it.
+// Connect is the command `quorate connect`. In a pod of an API server it connects standard input and output to the
+// server.
 func Connect(ctx context.Context, args []string) error {
 	ip, err := netip.ParseAddr(os.Getenv("POD_IP"))
 	if len(args) > 0 || err != nil {

@@ -78,7 +78,7 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestConnect: the input reaches the server, its end too, and the response is complete.
+// TestConnect checks that the server receives the input and its end, and that the response is complete.
 func TestConnect(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -109,7 +109,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestTunnelReportsTheCommandsError: otherwise a missing right would look like a closed connection.
+// TestTunnelReportsTheCommandsError checks that a missing permission is not reported as a closed connection.
 func TestTunnelReportsTheCommandsError(t *testing.T) {
 	near, far := net.Pipe()
 	cause := errors.New("pods/exec is forbidden")

@@ -1,4 +1,5 @@
-// Package replica reads the metrics of single API servers of a cluster, which the Service of the cluster does not select.
+// Package replica reads the metrics of individual API servers of a cluster, which cannot be selected through the
+// cluster's Service.
 package replica
 
 import (
@@ -26,12 +27,12 @@ type Sample struct {
 	DBQuota  int64   // bytes
 }
 
-// Rates are the changes between two samples, by second.
+// Rates are the changes between two samples, per second.
 type Rates struct {
 	Requests, Errors, CPU float64
 }
 
-// Rates returns the rates since an earlier sample, and false if there are none because the process started meanwhile.
+// Rates returns the rates since an earlier sample, or false if the process has restarted in between.
 func (s Sample) Rates(earlier Sample) (Rates, bool) {
 	seconds := s.Time.Sub(earlier.Time).Seconds()
 	if earlier.Time.IsZero() || seconds <= 0 || s.CPU < earlier.CPU || s.Requests < earlier.Requests {

@@ -59,8 +59,8 @@ func NewPool(prefix netip.Prefix) *Pool {
 	return &Pool{prefix: prefix.Masked(), owners: map[netip.Addr]string{}}
 }
 
-// Allocate returns the address of owner, or allocates the first free one from the hash of name on, so that a recreated
-// Pod usually keeps its address.
+// Allocate returns the address of owner. If it has none, Allocate assigns the first free address, starting at the hash
+// of name, so that a recreated Pod usually keeps its address.
 func (p *Pool) Allocate(owner, name string) (netip.Addr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +81,7 @@ func (p *Pool) Allocate(owner, name string) (netip.Addr, error) {
 	return netip.Addr{}, ErrExhausted
 }
 
-// Reserve allocates the address that owner had before a restart. It reports whether the address was free and in the
+// Reserve assigns the address that owner had before a restart. It reports whether the address was free and in the
 // range.
 func (p *Pool) Reserve(owner string, address netip.Addr) bool {
 	p.mu.Lock()

@@ -13,11 +13,11 @@ type Mount struct {
 	Folder string // on this machine, absolute
 }
 
-// Mounts translate paths. A process of the sandbox uses the file system of the machine, so paths below a mount are
-// replaced in the arguments and variables of its container. Paths in files are not replaced.
+// Mounts translates paths. Processes of the sandbox use the machine's file system, so paths below a mount are replaced
+// in the arguments and variables of containers. Paths in files are not replaced.
 type Mounts []Mount
 
-// NewMounts sorts mounts so that the innermost one applies.
+// NewMounts sorts mounts so that the innermost one takes precedence.
 func NewMounts(mounts []Mount) Mounts {
 	ordered := slices.Clone(mounts)
 	for i := range ordered {

@@ -16,8 +16,8 @@ const Manager = "sandbox.quorate.dev"
 // Domain is the cluster's DNS domain.
 const Domain = "cluster.local"
 
-// Slice returns the EndpointSlice of an entry. Loopback addresses are invalid in a slice, so it contains the Pods' DNS
-// names, a-b-c-d.namespace.pod.cluster.local.
+// Slice returns the EndpointSlice of an entry. Loopback addresses are invalid in a slice, so it contains the DNS names
+// of the Pods, a-b-c-d.namespace.pod.cluster.local.
 func Slice(entry Entry) *discoveryv1.EndpointSlice {
 	service := entry.Service
 	slice := &discoveryv1.EndpointSlice{

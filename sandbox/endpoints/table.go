@@ -15,7 +15,7 @@ type Entry struct {
 	Endpoints []Endpoint
 }
 
-// ClusterIP returns the cluster IP of the Service, which a headless Service does not have.
+// ClusterIP returns the cluster IP of the Service. A headless Service has none.
 func (e Entry) ClusterIP() (netip.Addr, bool) {
 	address, err := netip.ParseAddr(e.Service.Spec.ClusterIP)
 	return address, err == nil
@@ -49,7 +49,7 @@ func (t *Table) Update(services []*corev1.Service, pods []*corev1.Pod) {
 	}
 }
 
-// Subscribe returns a channel that receives after changes. Consecutive changes may be coalesced.
+// Subscribe returns a channel that receives a value after changes. Consecutive changes may be coalesced.
 func (t *Table) Subscribe() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package logs reads the logs of containers with the options of the kubelet's logs endpoint. The files contain only
-// the output of processes, without the CRI's timestamps, so the time of a line is the one that it begins with, or that
-// of the last line before it with a time.
+// the output of processes, without the CRI's timestamps. The time of a line is the timestamp that it begins with, or
+// else the time of the preceding line.
 package logs
 
 import (
@@ -35,7 +35,7 @@ var errLimit = errors.New("limit reached")
 // checkInterval is the interval of calls to Options.Running.
 const checkInterval = time.Second
 
-// Log is an open log at a position. The caller must Close it.
+// Log is an open log with a read position. The caller must Close it.
 type Log struct {
 	file    string
 	options Options
@@ -44,13 +44,13 @@ type Log struct {
 	open    *os.File
 	lines   *bufio.Reader
 	partial []byte    // beginning of an incomplete line
-	written time.Time // time of the last line that has one
+	written time.Time // time of the last line with a timestamp
 	out     io.Writer
 	sent    int64
 }
 
-// Open opens a log at the position that the options select. Everything that is written later is after it. A missing
-// file is empty.
+// Open opens a log at the position that the options select, before any later output. A missing file is treated as
+// empty.
 func Open(file string, options Options) (*Log, error) {
 	l := &Log{file: file, options: options}
 	if options.Follow {

@@ -67,7 +67,7 @@ func show(ctx context.Context, w io.Writer, file string, options Options) error 
 	return log.Copy(ctx, w, clock.RealClock{})
 }
 
-// TestOpen reads output that is written after Open, also before Copy, and to a file that did not exist.
+// TestOpen reads output that is written after Open, even before Copy, and to a file that did not exist.
 func TestOpen(t *testing.T) {
 	for name, before := range map[string]string{"there": "old\n", "not there": ""} {
 		file := filepath.Join(t.TempDir(), "log")

@@ -113,7 +113,7 @@ func (p *Plane) Args() []string {
 	c.Authentication.ServiceAccountSigningKey = p.file("service-account.key")
 	c.Authentication.ServiceAccountKeyFiles = []string{p.file("service-account.key")}
 	c.Authorization.Modes = []string{"RBAC"}
-	// No controller removes the finalizer that this plugin adds.
+	// No controller would remove the finalizer that this plugin adds.
 	c.Admission.Disable = []string{"StorageObjectInUseProtection"}
 	c.API.ServiceClusterIPRange = p.network.Services().String()
 	c.API.KubeletClientCertFile, c.API.KubeletClientKeyFile = p.file("kubelet-client.crt"), p.file("kubelet-client.key")
@@ -158,7 +158,7 @@ func (p *Plane) WriteOperatorKubeconfig(file string) error {
 	return p.writeKubeconfig(file, "operator")
 }
 
-// writeKubeconfig writes the kubeconfig of a user, which is also the name of its client certificate.
+// writeKubeconfig writes the kubeconfig of a user. The user's client certificate has the same name.
 func (p *Plane) writeKubeconfig(file, user string) error {
 	read := func(name string) []byte {
 		content, _ := os.ReadFile(p.file(name)) // New has created it
@@ -232,7 +232,7 @@ func (p *Plane) read(name string) (pki.Pair, error) {
 	return pki.Pair{Certificate: certificate, Key: key}, err
 }
 
-// write writes the key first. Invariant: a certificate exists only with its key.
+// write writes the key first. Invariant: a certificate never exists without its key.
 func (p *Plane) write(name string, pair pki.Pair) error {
 	if err := os.WriteFile(p.file(name+".key"), pair.Key, 0o600); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 
 // Answer is the result of resolving a name.
 type Answer struct {
-	Ours      bool // the name is in the cluster's domain: it is not forwarded
+	Ours      bool // the name is in the cluster's domain, so it is not forwarded
 	Exists    bool
 	Addresses []netip.Addr
 }

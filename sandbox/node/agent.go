@@ -91,8 +91,8 @@ func New(options Options) *Agent {
 	}
 }
 
-// Run runs Pods until ctx is done, and then stops all processes gracefully. Pods remain in the API; the next agent
-// runs them again.
+// Run runs Pods until ctx is done, and then stops all processes gracefully. Pods stay in the API; the next agent runs
+// them again.
 func (a *Agent) Run(ctx context.Context) error {
 	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	defer broadcaster.Shutdown()
@@ -134,14 +134,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// serve serves the kubelet API until ctx is done. Pods run also without it.
+// serve serves the kubelet API until ctx is done. Pods run even without it.
 func (a *Agent) serve(ctx context.Context, listener net.Listener) {
 	if err := a.serveKubelet(ctx, listener); err != nil && ctx.Err() == nil {
 		a.log.Error(err, "Failed to serve the kubelet API; logs are unavailable")
 	}
 }
 
-// reportLost reports that the processes of an earlier agent have terminated, before controllers act on its last status.
+// reportLost reports that the processes of a previous agent have terminated, before controllers act on its last
+// status.
 func (a *Agent) reportLost(ctx context.Context) error {
 	selector := fields.OneTermEqualSelector("spec.nodeName", a.options.Name).String()
 	list, err := a.options.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: selector})
@@ -157,7 +158,7 @@ func (a *Agent) reportLost(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// resume reserves the addresses of Pods of an earlier agent and deletes the folders of Pods that no longer exist.
+// resume reserves the addresses of Pods of a previous agent and deletes the folders of Pods that no longer exist.
 func (a *Agent) resume() error {
 	pods, err := a.ownPods()
 	if err != nil {

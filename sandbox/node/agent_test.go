@@ -31,7 +31,7 @@ import (
 
 const network addresses.Network = 77
 
-// TestMain makes the test binary the program of the Pods. The first argument is the command.
+// TestMain makes the test binary the program that Pods run. The first argument is the command.
 func TestMain(m *testing.M) {
 	if os.Getenv("NODE_TEST_CHILD") == "" {
 		os.Exit(m.Run())
@@ -88,7 +88,7 @@ func start(t *testing.T) *testAgent {
 	return w
 }
 
-// run starts an agent; w.stop stops it.
+// run starts an agent. w.stop stops it.
 func (w *testAgent) run() {
 	w.table = endpoints.NewTable()
 	spawner := process.NewSpawner()

@@ -71,7 +71,7 @@ func (a *Agent) bindClaim(ctx context.Context, claim *corev1.PersistentVolumeCla
 func (a *Agent) followVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	volume, err := a.lister.volumes.Get(claim.Spec.VolumeName)
 	if apierrors.IsNotFound(err) {
-		// The informer of volumes may lag behind that of claims.
+		// The informer of volumes may lag behind the informer of claims.
 		volume, err = a.options.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	}
 	if apierrors.IsNotFound(err) {
@@ -127,8 +127,8 @@ func uses(pod *corev1.Pod, claim string) bool {
 	})
 }
 
-// reclaim deletes provisioned volumes whose claim no longer exists. It deletes the folder first, so that the volume
-// exists as long as its folder.
+// reclaim deletes provisioned volumes whose claim no longer exists. It deletes the folder before the volume, so that
+// no folder exists without its volume.
 func (a *Agent) reclaim(ctx context.Context) error {
 	list, err := a.lister.volumes.List(labels.Everything())
 	if err != nil {
@@ -161,8 +161,7 @@ func (a *Agent) reclaimVolume(ctx context.Context, volume *corev1.PersistentVolu
 	return ignore(api.Delete(ctx, volume.Name, metav1.DeleteOptions{}), apierrors.IsNotFound)
 }
 
-// claimExists reads from the API server before it returns false, because informers may lag and the data will be
-// deleted.
+// claimExists confirms a missing claim at the API server, because informers may lag and the data will be deleted.
 func (a *Agent) claimExists(ctx context.Context, reference *corev1.ObjectReference) (bool, error) {
 	claim, err := a.lister.claims.PersistentVolumeClaims(reference.Namespace).Get(reference.Name)
 	if err == nil && claim.UID == reference.UID {

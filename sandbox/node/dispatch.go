@@ -7,7 +7,7 @@ import (
 )
 
 // dispatch updates the worker of each Pod and starts workers for new Pods. It also runs when a Secret, ConfigMap or
-// claim has changed, so that the workers update their volumes.
+// claim changes, so that the workers update their volumes.
 func (a *Agent) dispatch(ctx context.Context) error {
 	pods, err := a.ownPods()
 	if err != nil {

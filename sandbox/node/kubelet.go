@@ -25,11 +25,11 @@ import (
 type Kubelet struct {
 	// TLS has the serving certificate and the authority of client certificates.
 	TLS *tls.Config
-	// Client is the common name of the only authorized client, the API server.
+	// Client is the common name of the API server's certificate, the only authorized client.
 	Client string
 }
 
-// listen listens on a free port, because a kubelet of the machine may use the default one at all addresses. The port
+// listen listens on a free port, because a kubelet of the machine may use the default port on all addresses. The port
 // is in the status of the Node.
 func (a *Agent) listen() (net.Listener, error) {
 	listener, err := net.Listen("tcp", netip.AddrPortFrom(a.options.Network.Node(), 0).String())
@@ -96,7 +96,7 @@ func (a *Agent) containerLogs(w http.ResponseWriter, r *http.Request) {
 	a.sendLog(w, r, a.path("logs", namespace, name, container+".log"), options)
 }
 
-// sendLog sends a log. A following client receives everything that is written after the response header.
+// sendLog sends a log. A client that follows it receives everything that is written after the response header.
 func (a *Agent) sendLog(w http.ResponseWriter, r *http.Request, file string, options logs.Options) {
 	log, err := logs.Open(file, options)
 	if err != nil {
@@ -120,7 +120,7 @@ func writeError(w http.ResponseWriter, code int, message string) {
 	_, _ = io.WriteString(w, message)
 }
 
-// runs reports whether a container of a Pod may write more.
+// runs reports whether a container of a Pod may still write output.
 func (a *Agent) runs(pod *corev1.Pod, container string) bool {
 	current, err := a.lister.pods.Pods(pod.Namespace).Get(pod.Name)
 	if err != nil || current.UID != pod.UID {

@@ -57,7 +57,7 @@ func TestLogs(t *testing.T) {
 		}
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a missing line is an error
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // fail if a line is missing
 	defer cancel()
 	stream, err := w.client.CoreV1().Pods("default").GetLogs("one", &corev1.PodLogOptions{Follow: true, TailLines: ptr.To[int64](0)}).Stream(ctx)
 	if err != nil {

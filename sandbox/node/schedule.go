@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// schedule binds every unscheduled Pod to the node. As there is no other node, it ignores affinities and resource
+// schedule binds every unscheduled Pod to the node. As there is no other node, it ignores affinity and resource
 // requests.
 func (a *Agent) schedule(ctx context.Context) error {
 	pods, err := a.lister.pods.List(labels.Everything())
@@ -53,7 +53,7 @@ func (a *Agent) bind(ctx context.Context, pod *corev1.Pod) error {
 		a.recorder.Eventf(pod, corev1.EventTypeNormal, "Scheduled",
 			"Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, a.options.Name)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // deleted or already bound: the informer follows
+		return nil // deleted or already bound; the informer will catch up
 	}
 	return err
 }

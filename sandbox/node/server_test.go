@@ -18,7 +18,7 @@ import (
 	"quorate.dev/sandbox/management"
 )
 
-// startServer runs a management API server in this process and returns a client and the configuration of the kubelet
+// startServer runs a management API server in this process. It returns a client and the configuration of the kubelet
 // API.
 func startServer(t *testing.T) (kubernetes.Interface, Kubelet) {
 	t.Helper()

@@ -29,7 +29,7 @@ func (a *Agent) updateTable(context.Context) error {
 }
 
 // publishSlices creates and updates an EndpointSlice for every Service with a selector. The garbage collector deletes
-// those of deleted Services.
+// the slices of deleted Services.
 func (a *Agent) publishSlices(ctx context.Context) error {
 	if err := a.updateTable(ctx); err != nil {
 		return err

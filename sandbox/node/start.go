@@ -93,7 +93,7 @@ func (u *unit) createMessageFile() error {
 	return os.WriteFile(u.message, nil, 0o600)
 }
 
-// mounts returns the mounts of a container. The file of the termination message is one.
+// mounts returns the mounts of a container, including the file of the termination message.
 func (w *worker) mounts(u *unit, environment container.Environment) (container.Mounts, error) {
 	u.message = filepath.Join(w.folder, "termination", u.spec.Name)
 	mounts := []container.Mount{{Path: cmp.Or(u.spec.TerminationMessagePath, corev1.TerminationMessagePathDefault), Folder: u.message}}

@@ -18,8 +18,8 @@ type observation struct {
 	containers []corev1.ContainerStatus
 }
 
-// podStatus returns the status that a kubelet would report. Conditions of other controllers, such as readiness gates,
-// are kept from before.
+// podStatus returns the status that a kubelet would report. It keeps conditions of other controllers, such as
+// readiness gates.
 func podStatus(pod *corev1.Pod, before corev1.PodStatus, o observation) corev1.PodStatus {
 	status := *before.DeepCopy()
 	status.ObservedGeneration = pod.Generation
@@ -43,13 +43,13 @@ type summary struct {
 	observation
 	policy         corev1.RestartPolicy // Never for a finished Pod
 	initIncomplete bool                 // an init container has not succeeded
-	initFailed     bool                 // and its failure is final
+	initFailed     bool                 // an init container has failed permanently
 	created        int                  // containers that have run at least once
 	terminated     int
 	failed         int // terminated with a nonzero exit code
 }
 
-// phaseRules compute the phase: the first rule that applies determines it. They mirror the kubelet's getPhase.
+// phaseRules compute the phase. The first matching rule applies. They mirror the kubelet's getPhase.
 var phaseRules = []struct {
 	rule    string
 	applies func(s *summary) bool

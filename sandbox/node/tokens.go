@@ -15,7 +15,7 @@ import (
 // defaultTokenLife is the API's default of expirationSeconds.
 const defaultTokenLife = int64(3600)
 
-// tokens are the service account tokens of one Pod. Like the kubelet, it refreshes each after 80% of its lifetime.
+// tokens are the service account tokens of one Pod. Like the kubelet's, each is refreshed after 80% of its lifetime.
 type tokens struct {
 	client kubernetes.Interface
 	clock  clock.Clock
@@ -61,7 +61,7 @@ func (t *tokens) next() time.Time {
 	return next
 }
 
-// earlier returns the earlier of two times, where zero means never.
+// earlier returns the earlier of two times. Zero means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

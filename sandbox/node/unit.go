@@ -23,11 +23,11 @@ type unit struct {
 
 	process  *process.Process // nil if none runs
 	run      int              // number of processes that this agent has started
-	hasRun   bool             // a process has run, also under an earlier agent
+	hasRun   bool             // a process has run, possibly under a previous agent
 	started  bool             // the startup probe, if any, has succeeded
 	ready    bool
 	stopping bool
-	stopAt   time.Time // when a stopping process is killed
+	stopAt   time.Time // when a stopping process will be killed
 	probes   context.CancelFunc
 
 	restarts  int32
@@ -38,7 +38,8 @@ type unit struct {
 	notBefore time.Time // earliest restart
 }
 
-// newUnit returns the unit of a container with the status of an earlier agent, whose processes have terminated.
+// newUnit returns the unit of a container with the status reported by a previous agent, whose processes have
+// terminated.
 func newUnit(spec *corev1.Container, initial bool, log string, known []corev1.ContainerStatus) *unit {
 	u := &unit{spec: spec, initial: initial, log: log, waiting: corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
 	if initial {
@@ -53,7 +54,7 @@ func newUnit(spec *corev1.Container, initial bool, log string, known []corev1.Co
 	return u
 }
 
-// lastEnd returns the termination of a container that no longer runs, even if its status is Running.
+// lastEnd returns the last termination of a container that no longer runs, even if its status is Running.
 func lastEnd(status corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	switch running := status.State.Running; {
 	case running != nil:
@@ -105,7 +106,7 @@ func (u *unit) reap(policy corev1.RestartPolicy, now time.Time) bool {
 // maxTerminationMessage is the kubelet's limit, in bytes.
 const maxTerminationMessage = 4096
 
-// terminationMessage returns what the process wrote to its termination message file.
+// terminationMessage returns the content of the process's termination message file.
 func (u *unit) terminationMessage() string {
 	f, err := os.Open(u.message)
 	if err != nil {
@@ -141,7 +142,7 @@ func restarts(policy corev1.RestartPolicy, initial bool, code int) bool {
 // complete reports whether an init container has succeeded.
 func (u *unit) complete() bool { return u.completed && u.ended.ExitCode == 0 }
 
-// stop terminates the process, and kills it at a time. Calling it again can only make that time earlier.
+// stop terminates the process, and kills it at a time. Another call can only make that time earlier.
 func (u *unit) stop(at, now time.Time) {
 	if u.process == nil {
 		return

@@ -44,7 +44,7 @@ type worker struct {
 	prepared         bool
 	terminatingSince time.Time // when termination began
 	failure          string    // error that prevents the Pod from running
-	failingSince     time.Time // since when; zero: an event has reported it
+	failingSince     time.Time // when it began; zero: an event has reported the error
 }
 
 func newWorker(a *Agent, pod *corev1.Pod) *worker {
@@ -130,7 +130,7 @@ func (w *worker) run(ctx context.Context) {
 
 func (w *worker) now() time.Time { return w.agent.options.Clock.Now() }
 
-// step performs everything that is due. It returns when it has to be called again, or zero.
+// step performs all due work. It returns when it has to be called again, or zero.
 func (w *worker) step(ctx context.Context) (next time.Time, done bool) {
 	pod, removed := w.current()
 	if terminal(w.base.Phase) && pod.DeletionTimestamp == nil && !removed {
@@ -185,8 +185,8 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) error {
 
 type mountError struct{ error }
 
-// failureDelay is the time before an error is reported: informers may receive the objects that a Pod refers to after the
-// Pod.
+// failureDelay is the time before an error is reported, because informers may receive the objects that a Pod refers to
+// later than the Pod.
 const failureDelay = time.Second
 
 // reportFailure records an event for each distinct error that prevents a Pod from running.
@@ -249,7 +249,7 @@ func (w *worker) finish(ctx context.Context, pod *corev1.Pod, removed bool) (nex
 	case running && now.Before(at):
 		return at, false
 	case running:
-		return time.Time{}, false // killed: its exit notifies the worker
+		return time.Time{}, false // the process was killed; its exit notifies the worker
 	case removed || ctx.Err() != nil:
 		return time.Time{}, true
 	}
@@ -301,7 +301,7 @@ func (w *worker) report(ctx context.Context, pod *corev1.Pod, finished bool) err
 	}
 	updated, err := w.agent.options.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
-		return ignore(err, apierrors.IsNotFound, apierrors.IsConflict) // deleted or replaced: the informer follows
+		return ignore(err, apierrors.IsNotFound, apierrors.IsConflict) // deleted or replaced; the informer will catch up
 	}
 	w.base = updated.Status
 	return nil

@@ -1,5 +1,5 @@
 // Package page serves the status page of a sandbox: its clusters with their members, conditions and events. The page
-// is rendered on the server, needs nothing from other hosts, and changes nothing.
+// is rendered on the server, loads nothing from other hosts, and is read-only.
 package page
 
 import (
@@ -100,8 +100,8 @@ func hash(content string) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// guard rejects requests that a page of another site may have made: those that name another host, which is how DNS
-// rebinding reaches loopback addresses, and those that are not reads.
+// guard rejects requests that pages of other sites may send: to another host name, which is how DNS rebinding reaches
+// loopback addresses; with methods other than GET and HEAD; and from another site without navigation.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()

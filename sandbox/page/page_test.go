@@ -56,7 +56,7 @@ func serve(t *testing.T, read func() Data) *httptest.Server {
 	return server
 }
 
-// TestPageIsWellFormed checks what a browser or a screen reader depends on, without a browser.
+// TestPageIsWellFormed checks what browsers and screen readers depend on, without a browser.
 func TestPageIsWellFormed(t *testing.T) {
 	server := serve(t, fixture)
 	response, err := http.Get(server.URL)
@@ -125,7 +125,8 @@ func TestPageWithoutClusters(t *testing.T) {
 	}
 }
 
-// TestForeignRequestsAreRejected: other sites reach a loopback address by DNS rebinding, or with requests of their pages.
+// TestForeignRequestsAreRejected sends the requests with which other sites reach a loopback address: through DNS
+// rebinding, or from their pages.
 func TestForeignRequestsAreRejected(t *testing.T) {
 	handler := Handler(func(context.Context) Data { return Data{Now: now} }, logr.Discard())
 	for _, test := range []struct {
@@ -151,7 +152,7 @@ func TestForeignRequestsAreRejected(t *testing.T) {
 	}
 }
 
-// contrast returns the texts whose contrast to the background is less than WCAG AA requires.
+// contrast returns the texts with less contrast to the background than WCAG AA requires.
 const contrast = `(() => {
 	const channels = (color) => color.match(/[\d.]+/g).map(Number);
 	const luminance = (color) => channels(color).slice(0, 3).map((v) => v / 255)
@@ -171,7 +172,7 @@ const contrast = `(() => {
 	}).map((e) => e.outerHTML.slice(0, 80));
 })()`
 
-// TestPageInBrowser shows the page on a phone and a desktop, light and dark.
+// TestPageInBrowser renders the page for a phone and a desktop, light and dark.
 func TestPageInBrowser(t *testing.T) {
 	data := fixture()
 	server := serve(t, func() Data { data.Now = time.Now(); return data })

@@ -15,7 +15,7 @@ import (
 	"quorate.dev/plugin/replica"
 )
 
-// keep is the time for which all readers of the page share what was read.
+// keep is how long all readers of the page share one result.
 const keep = time.Second
 
 // Reader reads the clusters of a management API server. It is safe for concurrent use.
@@ -27,10 +27,10 @@ type Reader struct {
 
 	mu      sync.Mutex
 	last    Data
-	samples map[client.ObjectKey]map[string]replica.Sample // of the last reading, for rates
+	samples map[client.ObjectKey]map[string]replica.Sample // of the last read, for rates
 }
 
-// Read returns the clusters as they are, or were a moment ago.
+// Read returns the present state of the clusters, at most keep old.
 func (r *Reader) Read(ctx context.Context) Data {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,12 +48,12 @@ func (r *Reader) Read(ctx context.Context) Data {
 		key := client.ObjectKeyFromObject(&list.Items[i])
 		in, err := overview.Collect(ctx, r.Client, key, data.Now)
 		if err != nil {
-			continue // it was deleted meanwhile
+			continue // it was deleted in the meantime
 		}
 		if sampler, err := replica.NewSampler(ctx, r.Config, key.Namespace, key.Name); err == nil {
 			in.Earlier = r.samples[key]
 			in.Sample(ctx, sampler)
-			in.Notes = nil // a replica that starts has no metrics yet
+			in.Notes = nil // a starting replica has no metrics yet
 		}
 		samples[key] = in.Samples
 		data.Clusters = append(data.Clusters, Cluster{overview.Build(in), r.Kubeconfig(key.Namespace, key.Name)})

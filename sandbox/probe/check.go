@@ -29,7 +29,7 @@ func NewChecker() *Checker {
 	return &Checker{client: &http.Client{Transport: transport, CheckRedirect: sameHost}}
 }
 
-// sameHost follows redirects to the same host. Like in the kubelet, other redirects are successes.
+// sameHost follows redirects to the same host. As in the kubelet, other redirects count as success.
 func sameHost(next *http.Request, earlier []*http.Request) error {
 	if next.URL.Hostname() != earlier[0].URL.Hostname() || len(earlier) >= 10 {
 		return http.ErrUseLastResponse

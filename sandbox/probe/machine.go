@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// InitialPeriod is the interval of checks until the first success, so that a container becomes ready faster than its
-// periodSeconds.
+// InitialPeriod is the interval of checks until the first success, so that a container becomes ready faster than with
+// its periodSeconds.
 const InitialPeriod = 100 * time.Millisecond
 
 // Timing contains the parameters of a probe with the API's defaults.
@@ -41,8 +41,8 @@ const (
 	Failure
 )
 
-// Machine counts the successes and failures of one probe. Before the first success only one failure per period counts,
-// so that checks at InitialPeriod do not reach the failure threshold early.
+// Machine counts the successes and failures of one probe. Before the first success, only one failure per period
+// counts, so that checks at InitialPeriod do not reach the failure threshold early.
 type Machine struct {
 	timing    Timing
 	result    Result

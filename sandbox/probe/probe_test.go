@@ -31,7 +31,7 @@ func TestMachine(t *testing.T) {
 		"two failures in a row after success": {
 			{0, true, Success}, {10 * time.Second, false, Success}, {20 * time.Second, false, Failure}, {30 * time.Second, true, Success},
 		},
-		"a success forgives a failure": {
+		"a success resets the count of failures": {
 			{0, true, Success}, {10 * time.Second, false, Success}, {20 * time.Second, true, Success}, {30 * time.Second, false, Success},
 		},
 	}

@@ -66,7 +66,7 @@ func (c *Checker) once(
 	return c.Check(ctx, handler, container, podIP)
 }
 
-// sleep waits for duration, and reports false if ctx is done first.
+// sleep waits for duration, and returns false if ctx is done first.
 func sleep(ctx context.Context, clock clock.Clock, duration time.Duration) bool {
 	if duration <= 0 {
 		return ctx.Err() == nil

@@ -2,8 +2,8 @@ package process
 
 import "time"
 
-// Back-off between restarts: none after the first exit, then firstDelay, doubled up to longestDelay. A run of at least
-// settledAfter resets it. The delays are shorter than the kubelet's, because a sandbox is used interactively.
+// Back-off between restarts: none after the first exit, then firstDelay, doubled up to longestDelay. It is reset by a
+// run of at least settledAfter. The delays are shorter than the kubelet's, because a sandbox is used interactively.
 const (
 	firstDelay   = time.Second
 	longestDelay = 30 * time.Second

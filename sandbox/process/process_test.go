@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// TestMain makes the test binary the program of the processes. The first argument is the command.
+// TestMain makes the test binary the program that processes run. The first argument is the command.
 func TestMain(m *testing.M) {
 	if os.Getenv("PROCESS_TEST_CHILD") == "" {
 		os.Exit(m.Run())
@@ -125,7 +125,7 @@ func TestChildIsKilledWithItsParent(t *testing.T) {
 	}
 }
 
-// alive reports whether a process runs and is no zombie.
+// alive reports whether a process runs and is not a zombie.
 func alive(id int) bool {
 	content, err := os.ReadFile("/proc/" + strconv.Itoa(id) + "/stat")
 	if err != nil {

@@ -55,7 +55,7 @@ func New(out io.Writer, style Style) *Display {
 	return &Display{out: out, style: style, rows: map[string]string{}}
 }
 
-// Show prints an event, unless it repeats the previous one of the same name.
+// Show prints an event, unless it equals the previous one of the same name.
 func (d *Display) Show(event Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -70,7 +70,7 @@ type Proxy struct {
 
 	mu        sync.Mutex
 	listeners map[netip.AddrPort]*listener
-	refused   map[netip.AddrPort]bool // logged already
+	refused   map[netip.AddrPort]bool // already logged
 	running   sync.WaitGroup
 }
 
@@ -93,8 +93,8 @@ func (p *Proxy) Run(ctx context.Context, table *endpoints.Table, node netip.Addr
 	p.running.Wait()
 }
 
-// Update replaces the routes. Of two routes with the same address the first is used. Changing the Pods of a route
-// keeps its open connections; they are closed when ctx is done.
+// Update replaces the routes. If two routes have the same address, the first is used. Changing the Pods of a route
+// keeps its open connections, which are closed when ctx is done.
 func (p *Proxy) Update(ctx context.Context, routes []Route) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +136,7 @@ func (p *Proxy) refuse(address netip.AddrPort, err error) {
 	}
 }
 
-// Address returns the address on which the proxy listens for a Service address. It differs from it if the port is
+// Address returns the address on which the proxy listens for a Service address. It is different if the port is
 // privileged.
 func (p *Proxy) Address(service netip.AddrPort) (netip.AddrPort, bool) {
 	p.mu.Lock()
@@ -172,7 +172,7 @@ func (l *listener) accept(ctx context.Context) {
 	for {
 		client, err := l.socket.Accept()
 		if err != nil {
-			return // closed
+			return // the listener is closed
 		}
 		connections.Go(func() { l.forward(ctx, client) })
 	}

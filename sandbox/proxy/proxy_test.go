@@ -42,7 +42,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// echo listens and returns its input after its name.
+// echo listens and returns its name, followed by its input.
 func echo(t *testing.T, name string) netip.AddrPort {
 	socket, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

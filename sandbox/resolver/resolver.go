@@ -10,8 +10,7 @@ import (
 // Variable is the environment variable with the DNS server's host:port.
 const Variable = "QUORATE_RESOLVER"
 
-// Use makes the process resolve all names with the DNS server at address, which forwards other names to the machine's
-// resolver. An empty address changes nothing.
+// Use makes the process resolve all names with the DNS server at address. An empty address changes nothing.
 func Use(address string) {
 	if address == "" {
 		return

@@ -84,8 +84,8 @@ func (f *Folders) render(ctx context.Context, pod *corev1.Pod, volume corev1.Vol
 	return nil
 }
 
-// claimed returns the folder of a claim's volume. It does not recreate a missing folder, because the Pod must not start
-// without its data.
+// claimed returns the folder of a claim's volume. It does not recreate a missing folder, because the Pod must not
+// start without its data.
 func (f *Folders) claimed(namespace, name string) (string, error) {
 	claim, err := f.source.Claims.PersistentVolumeClaims(namespace).Get(name)
 	if err != nil {

@@ -105,7 +105,7 @@ func TestWriteIsAtomic(t *testing.T) {
 	expect(t, folder, map[string]string{})
 }
 
-// expect checks the files that a program sees in the volume.
+// expect checks the files that a program finds in the volume.
 func expect(t *testing.T, folder string, want map[string]string) {
 	t.Helper()
 	got := map[string]string{}

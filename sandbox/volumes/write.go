@@ -17,7 +17,7 @@ const (
 )
 
 // Write replaces the content of a folder atomically, like the kubelet's AtomicWriter: it writes the files into a new
-// folder and then replaces the symlink ..data, through which the symlinks of all top-level names lead.
+// folder and then replaces the symlink ..data, which the symlinks of all top-level names point through.
 func Write(folder string, content Content) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err

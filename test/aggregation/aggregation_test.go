@@ -27,10 +27,10 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// patience bounds each step.
-const patience = time.Minute
+// stepTimeout is the timeout of each step.
+const stepTimeout = time.Minute
 
-// host is an API server with the sample behind it.
+// host is an API server that serves the sample through aggregation.
 type host struct {
 	name, kubectl, kubeconfig string
 	admin                     *rest.Config
@@ -38,7 +38,7 @@ type host struct {
 
 // step is one command of kubectl.
 type step struct {
-	arguments string // "NS" is the namespace
+	arguments string // repeat the command until its output contains this text
 	input     string
 	until     string // repeats the command until its output contains the text
 }
@@ -157,7 +157,7 @@ func startHost(t *testing.T, name string, pki *upstream.PKI, etcd *upstream.Etcd
 	return h
 }
 
-// registration is everything that the sample needs in its host: permissions, and a Service with its APIService.
+// registration contains the objects that the sample needs in its host: permissions, and a Service with its APIService.
 const registration = `
 {apiVersion: v1, kind: Namespace, metadata: {name: wardle}}
 ---
@@ -231,16 +231,16 @@ func (h *host) must(t *testing.T, objects string) {
 	}
 }
 
-// changing is what differs from one run to another.
+// changing matches output that differs from run to run.
 var changing = regexp.MustCompile(`https://\S+:\d+|\d{4}-\d{2}-\d{2}T\S+Z|\d+(\.\d+)?m?s\b|resourceVersion":"\d+"`)
 
 // run runs kubectl and returns its exit code and output.
 func (h *host) run(t *testing.T, s step) string {
 	t.Helper()
 	var output string
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, stepTimeout, true, func(ctx context.Context) (bool, error) {
 		replace := strings.NewReplacer("NS", "flunders").Replace
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 		defer cancel()
 		command := exec.CommandContext(ctx, h.kubectl, append([]string{"--kubeconfig=" + h.kubeconfig}, strings.Fields(replace(s.arguments))...)...)
 		var out, problems bytes.Buffer
@@ -264,7 +264,7 @@ func (h *host) watch(t *testing.T) {
 		t.Fatal(err)
 	}
 	fischers := client.Resource(schema.GroupVersionResource{Group: "wardle.example.com", Version: "v1alpha1", Resource: "fischers"})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
 	defer cancel()
 	events, err := fischers.Watch(ctx, metav1.ListOptions{})
 	if err != nil {

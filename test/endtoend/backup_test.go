@@ -25,8 +25,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestBackupAndRestore backs a cluster up to a volume and, encrypted, to S3, and restores new clusters from both. Another
-// cluster in the same sandbox runs out of space.
+// TestBackupAndRestore backs up a cluster to a volume and, encrypted, to S3, and restores new clusters from both.
+// Another cluster in the same sandbox runs out of space.
 func TestBackupAndRestore(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole sandbox")
@@ -55,14 +55,15 @@ func TestBackupAndRestore(t *testing.T) {
 	b.write("after")
 	last := b.revision(b.client("demo"))
 
-	// The encrypted backup contains the service-account key. Its name is all that is needed.
+	// The encrypted backup contains the service-account key, so the name of the backup is sufficient.
 	b.quorate("restore", "copy", "--from=encrypted", "--identities-secret=keys", "--spec-of=demo")
 	b.settledCluster("copy", 3)
 	b.statusPage()
 	b.compare("copy", before, last)
 	b.acceptsToken("copy", token)
 
-	// The plain one does not: with another key the cluster does not start, until the right one is named.
+	// The plain one does not contain the key. The cluster does not start with another key until the spec names the
+	// right one.
 	b.create(secret("foreign", map[string]string{"service-account.pub": "x", "service-account.key": "y"}))
 	b.createCluster("moved", 1, v1alpha1.Restore{
 		From: v1alpha1.RestoreSource{Location: &v1alpha1.BackupLocation{
@@ -87,8 +88,8 @@ func TestBackupAndRestore(t *testing.T) {
 	b.outOfSpace()
 }
 
-// restoreEncryptedAtRest restores a cluster with spec.encryption after it was deleted: the keys are in an encrypted backup. For
-// a plain one they are named as missing, before anything starts, until the spec names a copy.
+// restoreEncryptedAtRest restores a cluster with spec.encryption after its deletion. The keys are in the encrypted
+// backup. For a plain backup, the condition reports them as missing, and no member starts until the spec names a copy.
 func (b *backupTest) restoreEncryptedAtRest(volume, s3 v1alpha1.BackupDestination, e *v1alpha1.BackupEncryption) {
 	b.t.Helper()
 	atRest := &v1alpha1.Encryption{}

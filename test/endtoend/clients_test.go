@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// outcome is how a request failed that client-go did not retry, or stopped retrying.
+// outcome is how a request failed finally: client-go did not retry it, or gave up.
 type outcome string
 
 // The outcomes of failed requests.
@@ -29,7 +29,7 @@ const (
 	rejected    outcome = "error response"
 )
 
-// attempt is a request of a client, with client-go's retries.
+// attempt is a request of a client, including client-go's retries.
 type attempt struct {
 	begin time.Time
 
@@ -122,7 +122,7 @@ func ownConnection(config *rest.Config) *rest.Config {
 	return config
 }
 
-// loaded returns the present content of a kubeconfig that a configuration follows.
+// loaded returns the present content of the kubeconfig that a configuration reads.
 func loaded(config *rest.Config) (*rest.Config, error) {
 	f, ok := config.Transport.(*follower)
 	if !ok {

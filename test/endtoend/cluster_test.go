@@ -18,10 +18,11 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestCluster asserts the budgets in docs/availability.md on a Kubernetes cluster that has the operator, and whose default
-// StorageClass can give 8 volumes. It runs as root on the only node, and sends its load to the cluster IP of a Service.
-// QUORATE_CLUSTER is the kubeconfig of an administrator, QUORATE_CLUSTER_IMAGE a second name of the image, for upgrades. The
-// namespace default must have no ApiServerCluster named demo. -run 'TestCluster$/evict' selects events.
+// TestCluster asserts the budgets in docs/availability.md on a Kubernetes cluster that has the operator, and whose
+// default StorageClass can provide 8 volumes. It runs as root on the only node, and sends its load to the cluster IP
+// of a Service. QUORATE_CLUSTER is the kubeconfig of an administrator, QUORATE_CLUSTER_IMAGE a second name of the
+// image, for upgrades. The namespace default must have no ApiServerCluster named demo. -run 'TestCluster$/evict'
+// selects events.
 func TestCluster(t *testing.T) {
 	kubeconfig := os.Getenv("QUORATE_CLUSTER")
 	if kubeconfig == "" {
@@ -80,8 +81,8 @@ func (s *sandbox) writeKubeconfig(ctx context.Context, address string) error {
 	return os.Rename(s.demo+".new", s.demo)
 }
 
-// clusterEvents returns the events in their order. The silent ones are first, while connections are spread over all replicas:
-// later most lead to the one that runs longest.
+// clusterEvents returns the events in order. Those in which a replica becomes unreachable are first, while connections
+// are spread over all replicas. Later, most connections are to the replica that has run longest.
 func (s *sandbox) clusterEvents(h *history) []event {
 	events := []event{
 		{"freeze the leader", silence, s.freezeLeader},
@@ -103,8 +104,8 @@ func (s *sandbox) clusterEvents(h *history) []event {
 	return append(events, s.longEvents()...)
 }
 
-// cutOffLeader drops all packets of the leader's pod, in the network namespace of the pod, until another member leads. To
-// clients, peers and probes this is as if its node lost its network.
+// cutOffLeader drops all packets of the leader's pod, in the network namespace of the pod, until another member leads.
+// For clients, peers and probes this is like a network partition of its node.
 func (s *sandbox) cutOffLeader() {
 	s.t.Helper()
 	leader, _ := s.leader()

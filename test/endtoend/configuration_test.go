@@ -98,7 +98,7 @@ func (s *sandbox) patchSpec(patch string) {
 	s.run(s.management, "patch", "apiservercluster/demo", "--type=merge", "-p", `{"spec":`+patch+`}`)
 }
 
-// logged reports whether a replica has logged a text, after a request.
+// logged reports whether a replica has logged a text after a request.
 func (s *sandbox) logged(text string) bool {
 	s.t.Helper()
 	s.run(s.demo, "get", "secrets", "-A", "-o", "name")
@@ -126,7 +126,7 @@ func (s *sandbox) encrypted() {
 		}
 		return len(stages) > 0, fmt.Sprint(stages, c.Status.Conditions)
 	})
-	if stages[0] == v1alpha1.StageDropOld { // the end of which may be missed, not the others
+	if stages[0] == v1alpha1.StageDropOld { // the test may miss the end of a rotation, but not all earlier stages
 		s.t.Errorf("the first stage was %s", stages[0])
 	}
 	if value := s.stored("/registry/secrets/default/before"); !strings.HasPrefix(value, "k8s:enc:secretbox:v1:key") {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// emptyPanel is a panel of a dashboard whose queries have no results in a sandbox.
+// emptyPanel is a dashboard panel whose queries have no results in a sandbox.
 type emptyPanel struct {
 	Dashboard string `json:"dashboard"`
 	Panel     string `json:"panel"`
@@ -19,7 +19,7 @@ type emptyPanel struct {
 // labelValues matches Grafana's function that lists the values of a label.
 var labelValues = regexp.MustCompile(`^label_values\((.+), (\w+)\)$`)
 
-// panelQuery is a query of a panel of a dashboard.
+// panelQuery is a query of a dashboard panel.
 type panelQuery struct{ dashboard, panel, expression string }
 
 func (p *prometheus) panelQueries() (all []panelQuery) {
@@ -78,7 +78,7 @@ func (p *prometheus) mixinQueries() (all []panelQuery) {
 	return all
 }
 
-// queryDashboards sends the queries of all panels that have had no result.
+// queryDashboards sends the queries of all panels that have returned no result so far.
 func (p *prometheus) queryDashboards() {
 	p.s.t.Helper()
 	rateInterval := max(4*p.interval(), time.Second).String() // as Grafana does
@@ -90,7 +90,7 @@ func (p *prometheus) queryDashboards() {
 	}
 }
 
-// checkDashboards checks that all queries have had results, except those of known panels.
+// checkDashboards checks that all queries have returned results, except for those of known panels.
 func (p *prometheus) checkDashboards(empty []emptyPanel) {
 	p.s.t.Helper()
 	reasons := map[[2]string]string{}

@@ -43,8 +43,8 @@ func TestSandbox(t *testing.T) {
 	s.checkPermissions()
 }
 
-// sandboxEvents returns the events in their order. The silent one is first, while connections are spread over all replicas:
-// later most lead to the one that runs longest.
+// sandboxEvents returns the events in order. The one in which a replica becomes unreachable is first, while
+// connections are spread over all replicas. Later, most connections are to the replica that has run longest.
 func (s *sandbox) sandboxEvents(h *history) []event {
 	events := []event{
 		{"scale to five", planned, func() { s.scale(5) }},
@@ -63,7 +63,7 @@ func (s *sandbox) sandboxEvents(h *history) []event {
 		{"back up", planned, s.backUp},
 	}
 	long := s.longEvents()
-	if !strict() { // the others take minutes; QUORATE_AVAILABILITY=full
+	if !strict() { // the other events take minutes; QUORATE_AVAILABILITY=full
 		return append(events, long[:2]...)
 	}
 	return append(append([]event{{"freeze the leader", silence, s.freezeLeader}}, events...), long...)

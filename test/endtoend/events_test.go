@@ -17,14 +17,14 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// event is something that happens to a cluster under load, and what clients may notice of it.
+// event is a change or a failure of a cluster under load, and its budget of failures that clients may observe.
 type event struct {
 	name   string
 	budget budget
 	do     func()
 }
 
-// during causes an event and compares what clients noticed with its budget.
+// during causes an event and compares the failures that clients observe with its budget.
 func (s *sandbox) during(t *testing.T, h *history, l *load, e event) {
 	outer := s.t
 	s.t = t
@@ -36,7 +36,7 @@ func (s *sandbox) during(t *testing.T, h *history, l *load, e event) {
 	h.spend(t, e.budget)
 }
 
-// longEvents are changes that take minutes altogether.
+// longEvents are changes that take minutes in total.
 func (s *sandbox) longEvents() []event {
 	return []event{
 		{"renew the certificates", planned, s.renewCertificates},
@@ -94,7 +94,8 @@ func (s *sandbox) rotate(field string, values map[string]any) {
 	})
 }
 
-// createSecrets creates objects in demo for the operator to encrypt. Those of the history must keep their revisions.
+// createSecrets creates objects in demo for the operator to encrypt. The objects of the history must keep their
+// revisions.
 func (s *sandbox) createSecrets(number int) {
 	s.t.Helper()
 	client := must(kubernetes.NewForConfig(s.demoConfig()))(s.t)
@@ -159,7 +160,7 @@ func (s *sandbox) rollOut(value string) {
 	s.settled(3, 3)
 }
 
-// upgradeImage changes the image. A sandbox runs its own binary, whatever the name of the image.
+// upgradeImage changes the image. A sandbox always runs its own binary, whatever the name of the image.
 func (s *sandbox) upgradeImage() {
 	s.t.Helper()
 	image := "quorate:second"
@@ -187,7 +188,7 @@ func (s *sandbox) images() []string {
 	return images
 }
 
-// evict evicts a pod, as a drain of its node does, and waits for its successor.
+// evict evicts a pod, like a drain of its node, and waits for its successor.
 func (s *sandbox) evict(pod string) {
 	s.t.Helper()
 	s.allowDisruption()

@@ -30,7 +30,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// reports is a cluster that serves the group reports.example.com to the management plane.
+// reports is a cluster that serves the group reports.example.com to the management API server.
 const reports = `
 apiVersion: quorate.dev/v1alpha1
 kind: ApiServerCluster
@@ -67,8 +67,8 @@ metadata: {name: monthly, namespace: default}
 spec: {pages: 12}
 `
 
-// TestExtensionMode serves a group to the hosting cluster: its clients use the group there, and the host survives the end
-// of the cluster that serves it.
+// TestExtensionMode serves a group to the hosting cluster: clients of the host use the group there, and the host stays
+// available after the cluster that serves it is deleted.
 func TestExtensionMode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole sandbox")
@@ -125,8 +125,8 @@ func TestExtensionMode(t *testing.T) {
 	s.checkPermissions()
 }
 
-// replaceAuthorities replaces the certificate authorities of a cluster that serves reports to the host, and then kills one of its
-// replicas, while clients of the host update a report.
+// replaceAuthorities replaces the certificate authorities of a cluster that serves reports to the host, and then kills
+// one of its replicas, while clients of the host update a report.
 func (s *sandbox) replaceAuthorities(cluster, apiService string) {
 	s.t.Helper()
 	bundle := func() string {
@@ -161,7 +161,7 @@ func (s *sandbox) replaceAuthorities(cluster, apiService string) {
 	s.kill(pod)
 	s.restarted(pod, restarts)
 	s.run(s.management, "wait", "asc/"+cluster, "--for=jsonpath={.status.readyReplicas}=3", "--timeout=120s")
-	s.stopWriter(w, 1) // the one in flight
+	s.stopWriter(w, 1) // the request in progress
 }
 
 // reportWriter updates a report until it is cancelled.
@@ -169,7 +169,7 @@ type reportWriter struct {
 	cancel   context.CancelFunc
 	done     sync.WaitGroup
 	writes   atomic.Int64
-	longest  time.Duration // of a write
+	longest  time.Duration // longest write
 	failures []error
 }
 
@@ -248,12 +248,12 @@ func (s *sandbox) changeBindings() {
 	})
 }
 
-// aggregated registers an extension API server, which runs beside the sandbox, in demo.
+// aggregated registers an extension API server, which runs outside the sandbox, in demo.
 const aggregated = `{"spec":{"aggregation":{"apiServices":[{"group":"reports.example.com","version":"v1","address":"%s",
 	"serviceRef":{"name":"reports","namespace":"reports"},"caBundle":{"secretRef":{"name":"reports-ca"},"key":"ca.crt"}}]}}}`
 
-// testAggregation declares the APIService of an extension API server, with an IP address and with a host name, uses its group
-// through demo, replaces the authority of its certificate, and removes it.
+// testAggregation declares the APIService of an extension API server, with an IP address and with a host name, uses
+// its group through demo, replaces the authority of its certificate, and removes it.
 func (s *sandbox) testAggregation(t *testing.T) {
 	address := upstream.GlobalAddress(t)
 	if address == "" {

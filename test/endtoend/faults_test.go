@@ -58,8 +58,8 @@ spec:
   template: {clusterName: demo, destination: {volume: {claimName: backups}}, timeoutSeconds: %d}
 `
 
-// prepare creates what the faults and the dashboards need: a small cluster, a backup, and defragmented members. The operator
-// must not replace members meanwhile.
+// prepare creates the objects that faults and dashboards need: a small cluster, a backup, and defragmented members.
+// Meanwhile, the operator must not replace members.
 func (p *prometheus) prepare() {
 	s := p.s
 	s.t.Helper()
@@ -69,17 +69,17 @@ func (p *prometheus) prepare() {
 	s.backUp()
 	s.apply(s.management, fmt.Sprintf(schedule, "regular", "* * * * *", "false", 60))
 	stop := p.during(20*time.Millisecond, func(ctx context.Context) { p.createObject(ctx) })
-	s.defragment() // needs revisions
+	s.defragment() // it needs revisions
 	stop()
 	s.waitFor("a scheduled backup", func() (bool, string) {
 		at := s.run(s.management, "get", "apiserverbackupschedule/regular", "-o", "jsonpath={.status.lastSuccessfulTime}")
 		return at != "", at
 	})
-	s.apply(s.management, fmt.Sprintf(schedule, "regular", "0 0 1 1 *", "false", 60)) // no backup during a fault
+	s.apply(s.management, fmt.Sprintf(schedule, "regular", "0 0 1 1 *", "false", 60)) // never runs a backup during the test
 	s.run(s.demo, "get", "--raw", "/api/v1/componentstatuses")                        // a deprecated API
 }
 
-// during runs a function again and again until the returned function is called.
+// during calls a function repeatedly until the returned function is called.
 func (p *prometheus) during(every time.Duration, do func(ctx context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(p.s.t.Context())
 	var running sync.WaitGroup
@@ -101,7 +101,7 @@ func (p *prometheus) stopOperator() func() {
 	return func() { check(p.s.t, syscall.Kill(id, syscall.SIGCONT)) }
 }
 
-// crash kills members again and again.
+// crash kills members repeatedly.
 func (p *prometheus) crash(members ...string) func() {
 	stop := p.during(50*time.Millisecond, func(context.Context) {
 		for _, member := range members {
@@ -112,7 +112,7 @@ func (p *prometheus) crash(members ...string) func() {
 	})
 	return func() {
 		stop()
-		for _, member := range members { // whose containers wait longer and longer before they start again
+		for _, member := range members { // the back-off of their containers grows
 			p.s.run(p.s.management, "delete", "pod/"+member, "--wait=false")
 		}
 	}
@@ -132,12 +132,12 @@ func (p *prometheus) loseMembers() func() {
 	return func() { stopWrites(); stopCrash() }
 }
 
-// createObject creates an object in demo, if that is possible within two seconds.
+// createObject tries to create an object in demo within two seconds.
 func (p *prometheus) createObject(ctx context.Context) {
 	p.send(ctx, p.s.demoConfig(), http.MethodPost, "/api/v1/namespaces/default/configmaps?timeout=2s", `{"metadata":{"generateName":"a-"}}`)
 }
 
-// send sends a request, whose response and error do not matter.
+// send sends a request and ignores the response and the error.
 func (p *prometheus) send(ctx context.Context, config *rest.Config, method, path, body string) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -212,7 +212,7 @@ func (p *prometheus) overload() func() {
 	config := p.s.demoConfig()
 	config.Impersonate.UserName = "greedy"
 	var stops []func()
-	for range 10 { // a single request is accepted also without seats
+	for range 10 { // a single request is accepted even without seats
 		stops = append(stops, p.during(20*time.Millisecond, func(ctx context.Context) {
 			p.send(ctx, config, http.MethodGet, "/api/v1/namespaces/default/configmaps", "")
 		}))
@@ -241,8 +241,8 @@ func (p *prometheus) suspendSchedule() func() {
 	return func() { p.s.run(p.s.management, "delete", "apiserverbackupschedule/suspended") }
 }
 
-// fill fills the database of the cluster small to a part of its quota, in percent, with values that are not compacted.
-// etcd counts pages when it commits its database. Large values would leave gaps, which fill the file early.
+// fill fills the database of the cluster small to a percentage of its quota with values that are not compacted. etcd
+// counts pages when it commits its database. Large values would leave gaps, which would fill the file early.
 func (p *prometheus) fill(percent int64) func() {
 	s := p.s
 	client := must(clientv3.New(must(etcd.LocalConfig(s.t.Context(), s.dataDirectory("small-0")))(s.t)))(s.t)
@@ -251,7 +251,7 @@ func (p *prometheus) fill(percent int64) func() {
 		s.t.Fatal("etcd reports no quota")
 	}
 	used := func() int64 { return must(client.Status(s.t.Context(), client.Endpoints()[0]))(s.t).DbSizeInUse }
-	const page, operations = 1 << 12, 128 // of a transaction, at most
+	const page, operations = 1 << 12, 128 // maximum per transaction
 	var last int64
 	s.waitFor("the database to fill", func() (bool, string) {
 		missing := quota/100*percent - used()
@@ -264,7 +264,7 @@ func (p *prometheus) fill(percent int64) func() {
 		}
 		return missing <= 0, fmt.Sprintf("%d bytes missing", missing)
 	})
-	look := func() { // does not wait for the resynchronization
+	look := func() { // avoids waiting for the resync
 		s.run(s.management, "annotate", "--overwrite", "apiservercluster/small", "example.com/look="+fmt.Sprint(time.Now().UnixNano()))
 	}
 	look()
@@ -287,7 +287,7 @@ func (p *prometheus) forbidMetrics() func() {
 	return func() { p.s.apply(p.s.demo, strings.Replace(binding, "  uid: ", "  #uid: ", 1)) }
 }
 
-// supplyOldCertificate gives demo a serving certificate that is about to expire.
+// supplyOldCertificate configures demo with a serving certificate that is about to expire.
 func (p *prometheus) supplyOldCertificate() func() {
 	s := p.s
 	const day = 24 * time.Hour

@@ -19,7 +19,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// definition is that of a custom resource whose objects both servers write.
+// definition defines a custom resource whose objects both servers write.
 const migratedDefinition = `
 	kubectl apply -f - <<'END'
 ` + reportsDefinition + `
@@ -37,7 +37,8 @@ identified() {
 	[ "$(kubectl -n kube-system get leases -l apiserver.kubernetes.io/identity=kube-apiserver -o name | wc -l)" = 1 ]
 }`
 
-// migrations are the sections of docs/migrate.md. The commands between them write with one server and read with the other.
+// migrations are the sections of docs/migrate.md. The commands between them write with one server and read with the
+// other.
 var migrations = []reading{
 	{sections: []string{"Before", "Try it beside kube-apiserver"}, prepare: migratedDefinition + `
 	kubectl create serviceaccount before
@@ -157,7 +158,7 @@ func (m *machine) startKubelet(t *testing.T, etcd string) *kubelet {
 	return k
 }
 
-// run runs the command of the manifest, and another process when the manifest changes.
+// run runs the command of the manifest, and replaces the process when the manifest changes.
 func (k *kubelet) run() {
 	defer close(k.stopped)
 	var running *exec.Cmd
@@ -180,7 +181,7 @@ func (k *kubelet) start(manifest []byte) *exec.Cmd {
 	var pod corev1.Pod
 	log, err := os.OpenFile(filepath.Join(k.directory, "kube-apiserver.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil || yaml.UnmarshalStrict(manifest, &pod) != nil {
-		return nil // the guide has just begun to write the file
+		return nil // the guide has started to write the file
 	}
 	defer log.Close()
 	command := pod.Spec.Containers[0].Command

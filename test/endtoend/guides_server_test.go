@@ -17,8 +17,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// serverReadings are read in this order, on a machine without the operator. An API server with an embedded member runs,
-// and `quorate apiserver ...` starts it again with other flags.
+// serverReadings are executed in this order, on a machine without the operator. An API server with an embedded member
+// runs, and `quorate apiserver ...` restarts it with other flags.
 var serverReadings = []reading{
 	{document: "docs/observability.md"},
 	{document: "docs/fairness.md"},
@@ -36,7 +36,7 @@ var serverReadings = []reading{
 		cp /etc/kubernetes/pki/ca.crt /etc/kubernetes/pki/front-proxy-client.crt /etc/kubernetes/pki/front-proxy-client.key /etc/kubernetes/proxy
 		cd /etc/kubernetes/proxy; mv front-proxy-client.crt client.crt; mv front-proxy-client.key client.key; cd -
 		kubectl create -f - <<< '` + unreachableWebhook + `'`,
-		// A webhook is called, through a proxy that does not exist.
+		// The server calls a webhook through a proxy that does not exist.
 		replace: map[string]string{"kubectl get --raw /metrics | grep -E '^(apiserver_egress": "kubectl create configmap reviewed\n" +
 			"kubectl get --raw /metrics | grep -E '^(apiserver_egress"}},
 }
@@ -59,7 +59,7 @@ func TestServerGuides(t *testing.T) {
 	}
 }
 
-// machine is a directory in place of the root of a file system, with a PKI named as kubeadm's.
+// machine is a directory that replaces the root of a file system, with a PKI named like kubeadm's.
 type machine struct {
 	root      string
 	programs  string
@@ -71,7 +71,7 @@ type machine struct {
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	root := must(os.MkdirTemp("", "machine"))(t) // the path of a socket must be short
+	root := must(os.MkdirTemp("", "machine"))(t) // paths of sockets must be short
 	t.Cleanup(func() { os.RemoveAll(root) })
 	m := &machine{root: root, programs: t.TempDir()}
 	for _, directory := range []string{"etc/kubernetes", "var/lib/quorate", "run"} {
@@ -109,7 +109,8 @@ func freePort(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// machinePrelude starts `quorate apiserver ...` in the background, in place of the running one, and returns when it is ready.
+// machinePrelude defines `quorate apiserver ...`: it replaces the running server by one in the background, and returns
+// when that is ready.
 const machinePrelude = `
 set -euo pipefail
 stop() {
@@ -167,7 +168,7 @@ func (m *machine) read(t *testing.T, reading reading) {
 	}
 }
 
-// paths replaces the directories of documents.
+// paths replaces the directories in documents.
 func (m *machine) paths() map[string]string {
 	paths := map[string]string{}
 	for _, path := range []string{"/etc/kubernetes", "/var/lib/quorate", "/var/log/kubernetes", "/mnt/backups", "/run/"} {

@@ -17,13 +17,13 @@ import (
 type reading struct {
 	document string
 	sections []string // headings; nil: all
-	prepare  string   // commands before the document, for what it says the reader has
-	finish   string   // commands after it, for the next document
-	long     bool     // read by `make guides` only
+	prepare  string   // commands before the document, for its prerequisites
+	finish   string   // commands after it, to prepare the next document
+	long     bool     // executed by `make guides` only
 	replace  map[string]string
 }
 
-// readings are read in this order, with one sandbox.
+// readings are executed in this order, in one sandbox.
 var readings = []reading{
 	{document: "docs/api.md"},
 	{document: "docs/troubleshooting.md"},
@@ -60,7 +60,8 @@ var readings = []reading{
 	{document: "README.md", prepare: "kubectl scale asc/demo --replicas=5; kubectl quorate wait demo"}, // status fails while it scales
 }
 
-// prepareMove creates a group with an object in the hosting cluster, and the extension cluster that it moves to.
+// prepareMove creates a group with an object in the hosting cluster, and the extension cluster that the group moves
+// to.
 const prepareMove = `
 	kubectl apply -f - <<'END'
 ` + reportsDefinition + `
@@ -77,11 +78,11 @@ spec: {mode: Extension, replicas: 1, extension: {groups: [{name: reports.example
 END
 	kubectl wait asc/reports --for=condition=Available --timeout=2m`
 
-// longGuides reports whether everything is executed, and not only what takes seconds.
+// longGuides reports whether all commands are executed, including those that take minutes.
 func longGuides() bool { return os.Getenv("QUORATE_GUIDES") != "" }
 
-// TestGuides executes the commands of guides as a reader does: all blocks of a document in one shell, in a directory with
-// .quorate and the files of the repository that guides name. QUORATE_GUIDES is empty, "all", or names documents.
+// TestGuides executes the commands of guides like a reader: all blocks of a document in one shell, in a directory with
+// .quorate and the repository files that guides name. QUORATE_GUIDES is empty, "all", or a list of documents.
 func TestGuides(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	s := startSandbox(t)
@@ -127,7 +128,7 @@ func newReader(t *testing.T, s *sandbox) *reader {
 	return r
 }
 
-// read executes the sections of a document, and compares the output that it shows.
+// read executes the sections of a document, and compares the output with the document's.
 func (r *reader) read(t *testing.T, reading reading, values map[string]string) {
 	t.Helper()
 	text := must(os.ReadFile(filepath.Join("../..", reading.document)))(t)
@@ -189,7 +190,7 @@ func (r *reader) execute(t *testing.T, output, script string) {
 	}
 }
 
-// resolver returns the address of the sandbox's DNS server, as pods have it.
+// resolver returns the address of the sandbox's DNS server, which pods use.
 func (r *reader) resolver(t *testing.T) string {
 	t.Helper()
 	id := must(r.sandbox.process("demo-0"))(t)

@@ -48,8 +48,8 @@ type history struct {
 	failures failures
 }
 
-// 50 writes per second: creators create one object after the other, each through its own connection, and one writer updates
-// the counter.
+// 50 writes per second: creators create one object after the other, each through its own connection, and one writer
+// updates the counter.
 const (
 	creators       = 5
 	createInterval = 200 * time.Millisecond
@@ -109,7 +109,7 @@ func (h *history) create(ctx context.Context, client kubernetes.Interface, write
 				made, err = client.CoreV1().ConfigMaps(namespace).Create(ctx, configMap(name, i), metav1.CreateOptions{})
 				return err
 			})
-			if apierrors.IsAlreadyExists(err) { // an earlier attempt whose outcome was unknown
+			if apierrors.IsAlreadyExists(err) { // an earlier attempt with an unknown outcome succeeded
 				made, err = h.get(ctx, client, writerName(writer), name)
 			}
 			if err != nil {
@@ -238,7 +238,7 @@ func (h *history) receive(stream watch.Interface) {
 	defer stream.Stop()
 	for event := range stream.ResultChan() {
 		if event.Type == watch.Error {
-			// A broken connection is resumed; an expired revision is an error.
+			// Resume after a broken connection. An expired revision is an error.
 			if err := apierrors.FromObject(event.Object); apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 				h.t.Errorf("the watch cannot resume: %v", err)
 			}

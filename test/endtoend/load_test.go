@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// The load beside the 50 writes per second of a history. docs/availability.md describes it.
+// The load in addition to the 50 writes per second of a history. docs/availability.md describes it.
 const (
 	readers         = 5                      // 50 reads per second
 	readInterval    = 100 * time.Millisecond // of each reader
@@ -25,17 +25,17 @@ const (
 	requestTimeout  = 10 * time.Second
 )
 
-// budget is what clients may notice of an event.
+// budget limits the failures that clients may observe during an event.
 type budget struct {
-	reads, writes map[outcome]int // GET requests, and others, that fail with an outcome
-	gap           time.Duration   // without an acknowledged write
+	reads, writes map[outcome]int // GET requests, and other requests, that fail with an outcome
+	gap           time.Duration   // longest time without an acknowledged write
 }
 
-// Clients notice nothing of planned changes. A process that is killed fails the writes that it has not answered, which
-// client-go does not retry, because they may have taken effect: at most one of each client. It retries reads. A connection that
-// is refused is not retried: the Service selects the replica until it has removed it. A process that stops without closing
-// its connections, or is cut off, fails the requests on these connections until the client closes them, by client-go's
-// defaults after 45 seconds. No event leads to an error response.
+// Planned changes cause no failures. A killed process fails the writes that it has not responded to. client-go does
+// not retry them, because they may have taken effect: at most one for each client. It retries reads. A refused
+// connection is not retried: the Service selects the replica until its endpoint is removed. A process that stops
+// without closing its connections, or is partitioned, fails the requests on these connections until the client closes
+// them: by client-go's defaults, after 45 seconds. No event causes an error response.
 var (
 	planned    = budget{gap: time.Second}
 	kill       = killed(time.Second)
@@ -51,17 +51,17 @@ func killed(gap time.Duration) budget {
 	}
 }
 
-// refusals is the number of reads and of writes that may fail because a connection is refused. The writers of a history
-// retry every 20 ms.
+// refusals is the number of reads and of writes that may fail because a connection is refused. The writers of a
+// history retry every 20 ms.
 const refusals = 30
 
 const unlimited = 1 << 20
 
-// strict makes the budgets apply exactly. A machine that runs other tests pauses for longer than some of the gaps, and few
-// requests time out.
+// strict applies the budgets exactly. A machine that also runs other tests pauses for longer than some of the gaps,
+// and few requests time out.
 func strict() bool { return os.Getenv("QUORATE_AVAILABILITY") != "" }
 
-// failure is a request that failed, as seen by a client.
+// failure is a failed request, as observed by a client.
 type failure struct {
 	read    bool
 	outcome outcome
@@ -74,7 +74,7 @@ func (f failure) String() string { return f.text }
 type failures struct {
 	mu        sync.Mutex
 	list      []failure
-	succeeded map[string]time.Time // when each client began its last successful request
+	succeeded map[string]time.Time // start of each client's last successful request
 }
 
 // success records a successful request of a client.
@@ -126,7 +126,7 @@ type load struct {
 	stores   []cache.Store
 }
 
-// addLoad starts a load beside a history. The failures of both are counted together.
+// addLoad starts a load in addition to a history. The failures of both are counted together.
 func (h *history) addLoad(config *rest.Config) *load {
 	h.t.Helper()
 	ctx, stop := context.WithCancel(h.t.Context())
@@ -142,7 +142,7 @@ func (h *history) addLoad(config *rest.Config) *load {
 	return l
 }
 
-// read reads the counter: no client reads an older state than it has read before.
+// read reads the counter: no client may read an older state than it has read before.
 func (l *load) read(ctx context.Context, client kubernetes.Interface, name string) {
 	last := "0"
 	l.every(ctx, readInterval, func(ctx context.Context) {
@@ -192,8 +192,8 @@ func (l *load) watch(ctx context.Context) {
 	l.stores = append(l.stores, informer.GetStore())
 }
 
-// awaitProgress waits until every client has completed a request that it began after the call, so that a failure belongs to
-// the event that caused it.
+// awaitProgress waits until every client has completed a request that it began after the call, so that a failure is
+// attributed to the event that caused it.
 func (l *load) awaitProgress(s *sandbox) {
 	s.t.Helper()
 	begin := time.Now()
@@ -222,11 +222,11 @@ func (l *load) every(ctx context.Context, interval time.Duration, do func(contex
 	}
 }
 
-// verify stops the load. Every watcher must have seen the history's last object by then, or see it soon.
+// verify stops the load. Every watcher must have received the history's last object, or receive it soon.
 func (l *load) verify(s *sandbox) {
 	l.t.Helper()
 	for i, store := range l.stores {
-		s.waitFor(fmt.Sprintf("watcher %d sees the last object", i), func() (bool, string) {
+		s.waitFor(fmt.Sprintf("watcher %d to receive the last object", i), func() (bool, string) {
 			_, found, err := store.GetByKey(namespace + "/last")
 			return found, fmt.Sprint(err)
 		})
@@ -235,7 +235,7 @@ func (l *load) verify(s *sandbox) {
 	l.done.Wait()
 }
 
-// spend compares what clients noticed of an event with its budget.
+// spend compares the failures that clients observed during an event with its budget.
 func (h *history) spend(t *testing.T, b budget) {
 	t.Helper()
 	failed, gap := h.failures.take(), h.longestGap()

@@ -18,13 +18,15 @@ func (s *sandbox) kustomize(directory string) string {
 	return string(must(command.Output())(s.t))
 }
 
-// applyOverlay applies a rendered overlay, with the CustomResourceDefinitions and roles that the sandbox has too.
+// applyOverlay applies a rendered overlay, including the CustomResourceDefinitions and roles that the sandbox already
+// has.
 func (s *sandbox) applyOverlay(directory string) {
 	s.t.Helper()
 	s.run(s.management, "apply", "--server-side", "--force-conflicts", "-f", s.file(s.kustomize(directory)))
 }
 
-// testOverlays applies the overlays. That for an external etcd, with certificates and endpoints of a real one, has a cluster.
+// testOverlays applies the overlays. The one for an external etcd contains a cluster and gets the certificates and
+// endpoints of a running etcd.
 func (s *sandbox) testOverlays(t *testing.T) {
 	s.applyOverlay("../../config/extension")
 	s.userRoles(t)
@@ -55,7 +57,7 @@ func (s *sandbox) testOverlays(t *testing.T) {
 	s.run(s.management, "delete", "-n", "quorate-clusters", "asc/external", "--timeout=60s")
 }
 
-// userRoles scales as a user with the role edit, and checks that one with the role view can only read.
+// userRoles scales the cluster as a user with the role edit, and checks that a user with the role view can only read.
 func (s *sandbox) userRoles(t *testing.T) {
 	for _, role := range []string{"edit", "view"} {
 		s.run(s.management, "create", "rolebinding", role, "--clusterrole="+role, "--user="+role)

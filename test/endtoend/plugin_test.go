@@ -19,7 +19,7 @@ import (
 	"quorate.dev/test/browser"
 )
 
-// quorate runs `kubectl quorate` as a terminal with the variables of `quorate sandbox env` does, and returns its output.
+// quorate runs `kubectl quorate` like a terminal with the variables of `quorate sandbox env`, and returns its output.
 func (s *sandbox) quorate(args ...string) string {
 	s.t.Helper()
 	output, code := s.quorateCode(args...)
@@ -47,7 +47,7 @@ func (s *sandbox) quorateCode(args ...string) (string, int) {
 	return out.String(), command.ProcessState.ExitCode()
 }
 
-// inspect reads the state of demo with each reading command.
+// inspect runs each command that reads the state of demo.
 func (s *sandbox) inspect() {
 	s.t.Helper()
 	for args, want := range map[string]string{
@@ -83,7 +83,7 @@ func (s *sandbox) inspect() {
 	}
 }
 
-// statusPage reads the status page, and makes the picture in the documents if $QUORATE_SCREENSHOT is its file.
+// statusPage reads the status page, and writes its screenshot for the documents to the file in $QUORATE_SCREENSHOT.
 func (s *sandbox) statusPage() {
 	s.t.Helper()
 	response := must(http.Get(s.page))(s.t)

@@ -29,15 +29,15 @@ import (
 // expectations are the contents of testdata/alerts.yaml.
 type expectations struct {
 	Faults      []expectation     `json:"faults"`
-	NotCaused   map[string]string `json:"notCaused"` // reasons by alert
+	NotCaused   map[string]string `json:"notCaused"` // reasons, by alert
 	EmptyPanels []emptyPanel      `json:"emptyPanels"`
 }
 
 // expectation lists the alerts that a fault raises.
 type expectation struct {
 	Fault        string   `json:"fault"`
-	Alerts       []string `json:"alerts"`       // all of which fire
-	Consequences []string `json:"consequences"` // which may fire too
+	Alerts       []string `json:"alerts"`       // all of these fire
+	Consequences []string `json:"consequences"` // these may fire, too
 }
 
 func readExpectations(t *testing.T) (e expectations) {
@@ -46,7 +46,8 @@ func readExpectations(t *testing.T) (e expectations) {
 	return e
 }
 
-// TestFaultsRaiseAllAlerts checks that TestPrometheus causes each alert, or that the reason why it cannot is known.
+// TestFaultsRaiseAllAlerts checks that TestPrometheus causes each alert, or that testdata/alerts.yaml has the reason
+// why it does not.
 func TestFaultsRaiseAllAlerts(t *testing.T) {
 	e := readExpectations(t)
 	raised := map[string]bool{}
@@ -80,10 +81,9 @@ func TestFaultsRaiseAllAlerts(t *testing.T) {
 	}
 }
 
-// TestPrometheus scrapes a sandbox with the Prometheus in $QUORATE_PROMETHEUS. Without a fault no alert fires for ten minutes,
-// each fault in testdata/alerts.yaml raises its alerts and no others, and the queries of all dashboards have results.
-//
-// The durations in the rules and the interval of scrapes are divided by $QUORATE_SPEED, so that minutes last for seconds.
+// TestPrometheus scrapes a sandbox with the Prometheus in $QUORATE_PROMETHEUS. Without a fault no alert fires for ten
+// minutes, each fault in testdata/alerts.yaml raises its alerts and no others, and the queries of all dashboards have
+// results. $QUORATE_SPEED divides the durations in the rules and the scrape interval, so that a minute takes seconds.
 func TestPrometheus(t *testing.T) {
 	binary := os.Getenv("QUORATE_PROMETHEUS")
 	if binary == "" {
@@ -119,7 +119,7 @@ func TestPrometheus(t *testing.T) {
 			p.step("repaired", func() { p.settles(fault) })
 		}
 	}
-	if caused == len(e.Faults) { // not with -run of some
+	if caused == len(e.Faults) { // false if -run selects some of the faults
 		p.checkDashboards(e.EmptyPanels)
 	}
 }
@@ -131,11 +131,11 @@ type prometheus struct {
 	s         *sandbox
 	directory string
 	url       string
-	speed     time.Duration // by which durations are divided
+	speed     time.Duration // divisor of durations
 	answered  map[string]bool
 }
 
-// defaultSpeed makes a minute last for two seconds: with more, a machine under load scrapes too late.
+// defaultSpeed shortens a minute to two seconds. With a higher speed, scrapes are late on a machine under load.
 const defaultSpeed = 30
 
 // startPrometheus starts Prometheus with the rules and the scrape configuration of the repository.
@@ -180,10 +180,10 @@ func (s *sandbox) startPrometheus(binary string) *prometheus {
 	return p
 }
 
-// interval is that of scrapes and evaluations.
+// interval is the scrape and evaluation interval.
 func (p *prometheus) interval() time.Duration { return time.Minute / p.speed }
 
-// grantAccess creates what Prometheus authenticates with: a client certificate for demo and a token for the operator.
+// grantAccess creates Prometheus' credentials: a client certificate for demo and a token for the operator.
 func (p *prometheus) grantAccess() {
 	s := p.s
 	s.t.Helper()
@@ -199,14 +199,14 @@ func (p *prometheus) grantAccess() {
 	check(s.t, os.WriteFile(filepath.Join(p.directory, "token"), []byte(strings.TrimSpace(token)), 0o600))
 }
 
-// configuration returns the scrape configuration of the repository, in which files take the place of the API server of a hosting
+// configuration returns the scrape configuration of the repository, with files in place of the API server of a hosting
 // cluster and of mounted Secrets.
 func (p *prometheus) configuration() map[string]any {
 	p.s.t.Helper()
 	text := string(must(os.ReadFile(monitoring + "scrape_configs.yaml"))(p.s.t))
 	for former, file := range map[string]string{
 		"/etc/prometheus/demo": p.directory, "/var/run/secrets/kubernetes.io/serviceaccount": p.directory,
-		// Outside of a pod, the operator's certificate is in memory only.
+		// Outside a pod, the operator's certificate exists only in memory.
 		"ca_file: /etc/prometheus/quorate-operator/ca.crt": "insecure_skip_verify: true",
 	} {
 		text = strings.ReplaceAll(text, former, file)
@@ -226,13 +226,14 @@ func (p *prometheus) configuration() map[string]any {
 	}
 }
 
-// target is an entry of a file with targets.
+// target is an entry of a target file.
 type target struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`
 }
 
-// refresh writes the Secret and the targets, as the kubelet and the service discovery of Prometheus do in a hosting cluster.
+// refresh writes the Secret and the targets, like the kubelet and the service discovery of Prometheus in a hosting
+// cluster.
 func (p *prometheus) refresh() {
 	s := p.s
 	s.t.Helper()
@@ -251,7 +252,7 @@ func (p *prometheus) refresh() {
 	p.replace("targets.json", must(json.Marshal(targets))(s.t))
 }
 
-// targetsOf returns the targets that the service discovery of Prometheus finds for a pod.
+// targetsOf returns the targets that the service discovery of Prometheus would find for a pod.
 func targetsOf(pod *corev1.Pod) (all []target) {
 	if pod.Status.PodIP == "" {
 		return nil
@@ -291,7 +292,7 @@ func (s *sandbox) operatorAddress() string {
 	return address
 }
 
-// step runs a subtest, whose failure ends the test.
+// step runs a subtest. Its failure ends the test.
 func (p *prometheus) step(name string, do func()) {
 	outer := p.s.t
 	outer.Run(name, func(t *testing.T) {
@@ -304,10 +305,10 @@ func (p *prometheus) step(name string, do func()) {
 	}
 }
 
-// longestWait is the time after which the last alert fires that follows from a fault.
+// longestWait is the time after which the last alert caused by a fault fires.
 const longestWait = 3 * time.Hour
 
-// await waits until a condition holds, for longer than all alerts wait.
+// await waits until a condition holds, for longer than all alerts need to fire.
 func (p *prometheus) await(what string, holds func() (bool, string)) {
 	p.s.t.Helper()
 	var seen string
@@ -365,7 +366,7 @@ func (p *prometheus) firing() map[string]string {
 	return alerts
 }
 
-// noAlerts fails if an alert fires within a time.
+// noAlerts fails if an alert fires within a duration.
 func (p *prometheus) noAlerts(within time.Duration) {
 	p.s.t.Helper()
 	var alerts map[string]string
@@ -379,7 +380,7 @@ func (p *prometheus) noAlerts(within time.Duration) {
 	}
 }
 
-// raises waits until all alerts of a fault fire. No others may fire meanwhile, except its consequences.
+// raises waits until all alerts of a fault fire. Meanwhile, no others may fire except its consequences.
 func (p *prometheus) raises(e expectation) {
 	p.s.t.Helper()
 	allowed := slices.Concat(e.Alerts, e.Consequences)

@@ -65,7 +65,8 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// loseQuorum deletes two members with their volumes. The operator is paused meanwhile: it would replace the first.
+// loseQuorum deletes two members with their volumes. The operator is paused meanwhile, because it would replace the
+// first one.
 func (s *sandbox) loseQuorum() (survivor string, lost []string) {
 	s.t.Helper()
 	survivor, _ = s.leader()
@@ -101,7 +102,7 @@ func (s *sandbox) request(id string) {
 	s.run(s.management, "patch", "apiservercluster/demo", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"recovery":{"requestID":%q}}}`, id))
 }
 
-// recovered reports whether the last request is handled, with a reason.
+// recovered reports whether the last request is handled, with the given reason.
 func (s *sandbox) recovered(reason string) func() (bool, string) {
 	return func() (bool, string) {
 		cluster := s.cluster()

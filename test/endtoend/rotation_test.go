@@ -27,8 +27,8 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// TestRotation replaces all certificate authorities and the service-account key of a cluster whose certificates last for
-// minutes, while clients write, watch and open connections.
+// TestRotation replaces all certificate authorities and the service-account key of a cluster whose certificates are
+// valid for minutes, while clients write, watch and open connections.
 func TestRotation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole sandbox")
@@ -88,7 +88,7 @@ func (s *sandbox) configure(certificates map[string]any) {
 }
 
 // createKubeconfig creates an ApiServerKubeconfig that connects to the address of demo's Service on this machine, and
-// waits until it is ready. Its user may do everything.
+// waits until it is ready. Its user has all permissions.
 func (s *sandbox) createKubeconfig(name, validity string) {
 	s.t.Helper()
 	lifetime := must(time.ParseDuration(validity))(s.t)
@@ -139,7 +139,7 @@ func (s *sandbox) token() string {
 	return must(client.CoreV1().ServiceAccounts("default").CreateToken(s.t.Context(), "rotation", request, metav1.CreateOptions{}))(s.t).Status.Token
 }
 
-// withToken returns a configuration that verifies the server as another does and authenticates by a token.
+// withToken returns a configuration that verifies the server like another one and authenticates with a token.
 func withToken(config *rest.Config, token string) *rest.Config {
 	config = rest.AnonymousClientConfig(config)
 	config.BearerToken = token
@@ -187,7 +187,7 @@ func (c *connections) stop() {
 	c.t.Logf("%d requests, each on a new connection", c.count.Load())
 }
 
-// get reads an object through a new connection. Like client-go, it repeats the request if the server ended the
+// get reads an object through a new connection. Like client-go, it repeats the request if the server closed the
 // connection before it responded.
 func get(ctx context.Context, config *rest.Config) error {
 	config = rest.CopyConfig(config)
@@ -207,8 +207,8 @@ func get(ctx context.Context, config *rest.Config) error {
 	return err
 }
 
-// watchRotation waits until the rotations of demo's authorities and keys have passed through their stages. In the middle
-// of Reissue it stops the clients that depend on what is dropped afterwards.
+// watchRotation waits until the rotations of demo's authorities and keys have passed through their stages. In the
+// middle of Reissue it stops the clients that use credentials that are dropped afterwards.
 func (s *sandbox) watchRotation(clients map[string]*connections) {
 	s.t.Helper()
 	seen := map[string][]string{}
@@ -243,7 +243,7 @@ func (s *sandbox) following() *rest.Config {
 	return &rest.Config{Host: s.demoConfig().Host, QPS: -1, Transport: &follower{file: s.demo}}
 }
 
-// follower sends each request as a kubeconfig says at the time.
+// follower sends each request with the present content of a kubeconfig.
 type follower struct {
 	file string
 
@@ -272,7 +272,7 @@ func (f *follower) transport() (http.RoundTripper, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.Dial = (&net.Dialer{Timeout: requestTimeout}).DialContext // a connection of its own
+	config.Dial = (&net.Dialer{Timeout: requestTimeout}).DialContext // a separate connection
 	transport, err := rest.TransportFor(config)
 	if err == nil {
 		f.content, f.current = content, transport
@@ -280,7 +280,7 @@ func (f *follower) transport() (http.RoundTripper, error) {
 	return transport, err
 }
 
-// TestRotationByAge lets authorities of minutes be replaced by age, several times.
+// TestRotationByAge replaces authorities that are valid for minutes by age, several times.
 func TestRotationByAge(t *testing.T) {
 	if os.Getenv("QUORATE_ROTATION") == "" {
 		t.Skip("takes 15 minutes; set QUORATE_ROTATION=full")

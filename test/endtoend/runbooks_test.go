@@ -38,11 +38,12 @@ func diagnosis(t *testing.T, file string) (commands []string) {
 	return commands
 }
 
-// needsFault matches commands that find something only during a fault: of these, the part before the pipe is executed.
+// needsFault matches commands that find something only during a fault. Of these, only the part before the pipe is
+// executed.
 var needsFault = regexp.MustCompile(`logs|code="5|rejected|quorate-metrics-reader`)
 
-// runbookScript returns a script with the commands for the diagnosis in all runbooks, for the cluster demo. The operator of a sandbox
-// is no Deployment.
+// runbookScript returns a script with the diagnosis commands of all runbooks, for the cluster demo. The operator of a
+// sandbox is not a Deployment.
 func runbookScript(t *testing.T, kubeconfig string) string {
 	t.Helper()
 	values := strings.NewReplacer("CLUSTER.kubeconfig", kubeconfig, "CLUSTER", "demo", "NAMESPACE", "default", "MEMBER", "demo-0",
@@ -59,11 +60,11 @@ func runbookScript(t *testing.T, kubeconfig string) string {
 			script = append(script, values.Replace(command)+" > /dev/null\n")
 		}
 	}
-	slices.Sort(script) // many runbooks share commands
+	slices.Sort(script) // many runbooks have the same commands
 	return strings.Join(slices.Compact(script), "")
 }
 
-// testRunbooks executes the commands for the diagnosis in all runbooks.
+// testRunbooks executes the diagnosis commands of all runbooks.
 func (s *sandbox) testRunbooks(t *testing.T, r *reader) {
 	s.apply(s.management, fmt.Sprintf(schedule, "example", "0 0 1 1 *", "true", 60)+`---
 apiVersion: quorate.dev/v1alpha1

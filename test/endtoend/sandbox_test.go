@@ -40,7 +40,7 @@ type sandbox struct {
 	management string // kubeconfig
 	demo       string // kubeconfig
 	page       string // URL of the status page
-	onCluster  bool   // not a sandbox, but a Kubernetes cluster
+	onCluster  bool   // a Kubernetes cluster instead of a sandbox
 	clusters   ctrl.Client
 	pods       kubernetes.Interface
 }
@@ -95,7 +95,7 @@ func (s *sandbox) awaitReady(events *bufio.Scanner) {
 	s.t.Fatal("the sandbox exited before it was ready")
 }
 
-// checkPermissions compares the requests of the operator with the permissions that need this test.
+// checkPermissions checks that the operator has used each permission that this test has to cover.
 func (s *sandbox) checkPermissions() {
 	s.t.Helper()
 	permissions.Check(s.t, filepath.Join(s.directory, "management", management.AuditLog))
@@ -159,7 +159,7 @@ func (s *sandbox) settled(replicas, voters int) {
 	s.waitFor(fmt.Sprintf("%d replicas and %d voters", replicas, voters), s.isSettled(replicas, voters))
 }
 
-// isSettled returns the condition of settled.
+// isSettled returns the condition that settled waits for.
 func (s *sandbox) isSettled(replicas, voters int) func() (bool, string) {
 	return func() (bool, string) {
 		c := s.cluster()
@@ -189,7 +189,7 @@ func condition(c *v1alpha1.ApiServerCluster, kind string) metav1.ConditionStatus
 	return metav1.ConditionUnknown
 }
 
-// waitFor waits for a condition, which also describes the observed state.
+// waitFor waits for a condition. The condition also describes the observed state.
 func (s *sandbox) waitFor(what string, holds func() (bool, string)) {
 	s.t.Helper()
 	s.waitForUpTo(waitTimeout, what, holds)
@@ -254,7 +254,7 @@ func (s *sandbox) awaitOtherLeader(leader string) {
 	})
 }
 
-// replaced waits until another member has taken the place of one.
+// replaced waits until another member has replaced the given one.
 func (s *sandbox) replaced(name string) {
 	s.t.Helper()
 	s.waitFor(name+" is replaced by a member of another name", func() (bool, string) {
@@ -317,8 +317,8 @@ func (s *sandbox) withoutOperator(do func()) {
 	do()
 }
 
-// process finds the process of a pod by its arguments: on a cluster by its address, because other processes may have the same
-// name.
+// process finds the process of a pod by its arguments. On a cluster it uses the pod's address, because other processes
+// may have the same name.
 func (s *sandbox) process(pod string) (int, error) {
 	if !s.onCluster {
 		return s.find("--etcd-name=" + pod)

@@ -17,7 +17,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// defragment fills the databases with superseded values, and lets the operator defragment all members.
+// defragment fills the databases with superseded revisions, and waits until the operator has defragmented all members.
 func (s *sandbox) defragment() {
 	s.t.Helper()
 	s.fragment()
@@ -34,8 +34,8 @@ func (s *sandbox) defragment() {
 	s.settled(3, 3)
 }
 
-// fragment compacts large values that were overwritten, and waits until more than half of each database is unused. It compacts
-// no revision that a watch may still need.
+// fragment compacts large values that were overwritten, and waits until more than half of each database is unused. It
+// keeps revisions that a watch may still need.
 func (s *sandbox) fragment() {
 	s.t.Helper()
 	const (
@@ -105,7 +105,7 @@ func (b *backupTest) outOfSpace() {
 		status := must(client.Status(b.t.Context(), client.Endpoints()[0]))(b.t)
 		return status.DbSizeInUse < status.DbSize/2, fmt.Sprintf("%d of %d bytes are in use", status.DbSizeInUse, status.DbSize)
 	})
-	b.run(b.management, "annotate", "apiservercluster/full", "example.com/look=now") // does not wait for the resynchronization
+	b.run(b.management, "annotate", "apiservercluster/full", "example.com/look=now") // avoids waiting for the resync
 	b.waitFor("the end of the alarm", func() (bool, string) {
 		err := create("accepted")
 		return err == nil, fmt.Sprint(err, b.named("full").Status)

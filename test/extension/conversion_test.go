@@ -103,7 +103,7 @@ var (
 )
 
 // createBolts stores one object in v1beta1, changes the storage version, and stores another one in v1.
-func (s *scene) createBolts() {
+func (s *fixture) createBolts() {
 	s.Helper()
 	create := func(name string, as schema.GroupVersionResource, field string) {
 		must(s.objects.Resource(as).Namespace(partsNamespace).Create(s.Context(), &unstructured.Unstructured{Object: map[string]any{
@@ -122,7 +122,7 @@ func (s *scene) createBolts() {
 }
 
 // boltsAreConverted reads bolts in the version in which they are not stored.
-func (s *scene) boltsAreConverted() {
+func (s *fixture) boltsAreConverted() {
 	s.Helper()
 	for _, name := range []string{"old", "newer"} {
 		object, err := s.objects.Resource(oldBolts).Namespace(partsNamespace).Get(s.Context(), name, metav1.GetOptions{})

@@ -32,10 +32,10 @@ var hosts = map[string]func(context.Context, upstream.Options) (*upstream.APISer
 	"quorate":        upstream.StartQuorate,
 }
 
-// steps share a scene. The last ones change it permanently.
+// steps share one fixture. The last ones change it permanently.
 var steps = []struct {
 	name string
-	run  func(*scene)
+	run  func(*fixture)
 }{
 	{"discovery", discoveryThroughHost},
 	{"kubectl", kubectlThroughHost},
@@ -60,7 +60,7 @@ func TestExtension(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	for name, start := range hosts {
 		t.Run(name, func(t *testing.T) {
-			s := newScene(t, start)
+			s := newFixture(t, start)
 			s.interrupts = name == "kube-apiserver"
 			for _, step := range steps {
 				t.Run(step.name, func(t *testing.T) { step.run(s.with(t)) })
@@ -69,7 +69,7 @@ func TestExtension(t *testing.T) {
 	}
 }
 
-func discoveryThroughHost(s *scene) {
+func discoveryThroughHost(s *fixture) {
 	for name, client := range map[string]func(*discovery.DiscoveryClient) discovery.DiscoveryInterface{
 		"aggregated": func(c *discovery.DiscoveryClient) discovery.DiscoveryInterface { return c },
 		"legacy":     func(c *discovery.DiscoveryClient) discovery.DiscoveryInterface { return c.WithLegacy() },
@@ -95,7 +95,7 @@ func discoveryThroughHost(s *scene) {
 			return fmt.Errorf("the group is missing")
 		})
 	}
-	// The host's own document of a built-in group is not replaced.
+	// Aggregation does not replace the host's document of a built-in group.
 	paths, err := s.typed.Discovery().OpenAPIV3().Paths()
 	if err != nil {
 		s.Fatal(err)
@@ -112,7 +112,7 @@ func discoveryThroughHost(s *scene) {
 	}
 }
 
-func kubectlThroughHost(s *scene) {
+func kubectlThroughHost(s *fixture) {
 	s.namespaced("kubectl")
 	manifest := "{apiVersion: demo.example.com/v1, kind: Widget, metadata: {name: a, namespace: kubectl}, spec: {size: %d}}"
 	host := "--kubeconfig=" + s.hostFile
@@ -144,7 +144,7 @@ func kubectlThroughHost(s *scene) {
 	}
 }
 
-func objectsThroughHost(s *scene) {
+func objectsThroughHost(s *fixture) {
 	in := s.namespaced("objects")
 	watch, err := in.Watch(s.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -189,14 +189,14 @@ func objectsThroughHost(s *scene) {
 }
 
 // code returns the status of a GET.
-func (s *scene) code(client *rest.Config, path string, headers http.Header) int {
+func (s *fixture) code(client *rest.Config, path string, headers http.Header) int {
 	s.Helper()
 	code, _ := s.get(client, path, headers)
 	return code
 }
 
 // get returns the status and the body of a GET.
-func (s *scene) get(client *rest.Config, path string, headers http.Header) (int, string) {
+func (s *fixture) get(client *rest.Config, path string, headers http.Header) (int, string) {
 	s.Helper()
 	connection, err := rest.HTTPClientFor(client)
 	if err != nil {
@@ -222,7 +222,7 @@ func (s *scene) get(client *rest.Config, path string, headers http.Header) (int,
 	return response.StatusCode, string(body)
 }
 
-func auditedRequests(s *scene) {
+func auditedRequests(s *fixture) {
 	if _, err := s.namespaced("audit").Create(s.Context(), widget("audited", 1), metav1.CreateOptions{}); err != nil {
 		s.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func auditedRequests(s *scene) {
 	})
 }
 
-func onlyChosenKinds(s *scene) {
+func onlyChosenKinds(s *fixture) {
 	admin := s.administrator()
 	groups, err := discovery.NewDiscoveryClientForConfigOrDie(admin).ServerGroups()
 	if err != nil {
@@ -277,14 +277,14 @@ func onlyChosenKinds(s *scene) {
 	}
 }
 
-func administration(s *scene) {
+func administration(s *fixture) {
 	other := strings.ReplaceAll(s.document("kind: CustomResourceDefinition"), "demo.example.com", "other.example.com")
 	client := s.kubeconfig("administrator", s.administrator())
 	_, err := s.try("--kubeconfig="+client, "apply", "-f", s.file("other.yaml", []byte(other)))
 	if err == nil || !strings.Contains(err.Error(), "this server serves the API groups demo.example.com, parts.example.com only") {
 		s.Errorf("a definition of another group: %v", err)
 	}
-	// A user with all permissions in the host is no administrator of the extension server.
+	// A user with all permissions in the host is not an administrator of the extension server.
 	definitions := "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	powerful := s.direct(0)
 	powerful.BearerToken = s.account("powerful", rbacv1.PolicyRule{
@@ -302,7 +302,7 @@ func administration(s *scene) {
 }
 
 // account creates a service account of the host with permissions and returns its token.
-func (s *scene) account(name string, rules ...rbacv1.PolicyRule) string {
+func (s *fixture) account(name string, rules ...rbacv1.PolicyRule) string {
 	s.Helper()
 	meta := metav1.ObjectMeta{Name: name}
 	account := &corev1.ServiceAccount{ObjectMeta: meta}
@@ -323,7 +323,7 @@ func (s *scene) account(name string, rules ...rbacv1.PolicyRule) string {
 	return s.token(name)
 }
 
-func permissions(s *scene) {
+func permissions(s *fixture) {
 	reader := s.account("reader", rbacv1.PolicyRule{
 		Verbs: []string{"get", "list"}, APIGroups: []string{widgets.Group}, Resources: []string{"widgets"},
 	})
@@ -354,10 +354,10 @@ func permissions(s *scene) {
 	}
 }
 
-// impersonating are the headers in which the front proxy of the host sends a user.
+// impersonating returns the headers with which the front proxy of the host identifies a user.
 var impersonating = http.Header{"X-Remote-User": {"mallory"}, "X-Remote-Group": {"system:masters"}}
 
-func spoofedHeaders(s *scene) {
+func spoofedHeaders(s *fixture) {
 	path := "/apis/demo.example.com/v1/widgets"
 	if got := s.code(s.direct(0), path, impersonating); got != http.StatusForbidden {
 		s.Errorf("without a certificate: %d", got)
@@ -384,8 +384,8 @@ func spoofedHeaders(s *scene) {
 	}
 }
 
-// startErrors: the server ends with the cause when the host cannot be used.
-func startErrors(s *scene) {
+// startErrors checks that the server exits with the cause if it cannot use the host.
+func startErrors(s *fixture) {
 	stranger := rest.AnonymousClientConfig(s.host)
 	stranger.BearerToken = s.account("stranger")
 	forbidden := s.kubeconfig("stranger", stranger)

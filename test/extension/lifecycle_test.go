@@ -25,7 +25,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-func namespaces(s *scene) {
+func namespaces(s *fixture) {
 	missing := s.objects.Resource(widgets).Namespace("no-such-namespace")
 	if _, err := missing.Create(s.Context(), widget("a", 1), metav1.CreateOptions{}); !apierrors.IsNotFound(err) {
 		s.Errorf("create in a namespace that does not exist: %v", err)
@@ -60,7 +60,7 @@ func namespaces(s *scene) {
 }
 
 // finalizers sets the finalizers of a namespace.
-func (s *scene) finalizers(namespace, list string) {
+func (s *fixture) finalizers(namespace, list string) {
 	s.Helper()
 	patch := []byte(`{"metadata":{"finalizers":` + list + `}}`)
 	namespaces := s.typed.CoreV1().Namespaces()
@@ -69,8 +69,8 @@ func (s *scene) finalizers(namespace, list string) {
 	}
 }
 
-// owners: objects of both servers own each other.
-func owners(s *scene) {
+// owners checks objects of both servers that own each other.
+func owners(s *fixture) {
 	in := s.namespaced("owners")
 	configMaps := s.typed.CoreV1().ConfigMaps("owners")
 	first := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}
@@ -107,9 +107,9 @@ func owners(s *scene) {
 	})
 }
 
-// blockingOwner: OwnerReferencesPermissionEnforcement finds the owner's resource in the host's discovery, and asks the
-// host for the permission to block its deletion.
-func (s *scene) blockingOwner(owned *unstructured.Unstructured) {
+// blockingOwner checks that OwnerReferencesPermissionEnforcement finds the owner's resource in the host's discovery,
+// and sends the host a SubjectAccessReview for blocking its deletion.
+func (s *fixture) blockingOwner(owned *unstructured.Unstructured) {
 	s.Helper()
 	create := rbacv1.PolicyRule{Verbs: []string{"create"}, APIGroups: []string{widgets.Group}, Resources: []string{"widgets"}}
 	block := rbacv1.PolicyRule{Verbs: []string{"update"}, APIGroups: []string{""}, Resources: []string{"configmaps/finalizers"}}
@@ -130,8 +130,9 @@ func (s *scene) blockingOwner(owned *unstructured.Unstructured) {
 	}
 }
 
-// webhooks of the host are called for the kinds of the extension server, and not for its definitions.
-func webhooks(s *scene) {
+// webhooks checks that webhooks of the host are called for the kinds of the extension server, but not for its
+// definitions.
+func webhooks(s *fixture) {
 	var reviews atomic.Int32
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reviews.Add(1)
@@ -286,7 +287,7 @@ spec:
   matchResources: {namespaceSelector: {matchLabels: {team: blue}}}
 `
 
-func policies(s *scene) {
+func policies(s *fixture) {
 	s.run("--kubeconfig="+s.hostFile, "apply", "-f", s.file("policies.yaml", []byte(policyManifest)))
 	in := s.objects.Resource(widgets).Namespace("policies")
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
@@ -309,8 +310,9 @@ func policies(s *scene) {
 	})
 }
 
-// rotatedAuthority: the extension server accepts a new authority of front proxies as soon as the host publishes it.
-func rotatedAuthority(s *scene) {
+// rotatedAuthority checks that the extension server accepts a new front-proxy authority as soon as the host publishes
+// it.
+func rotatedAuthority(s *fixture) {
 	next := must(upstream.NewAuthority("next-front-proxy"))(s)
 	proxy := s.direct(0)
 	var err error
@@ -342,8 +344,8 @@ func rotatedAuthority(s *scene) {
 	}
 }
 
-// deadReplica: the host's discovery and its objects stay available when a replica is killed or stops.
-func deadReplica(s *scene) {
+// deadReplica checks that the host's discovery and its objects stay available when a replica is killed or stops.
+func deadReplica(s *fixture) {
 	in := s.namespaced("replicas")
 	if _, err := in.Create(s.Context(), widget("a", 1), metav1.CreateOptions{}); err != nil {
 		s.Fatal(err)

@@ -33,10 +33,10 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// movedGroup has kinds of the host that are moved into the extension server and back.
+// movedGroup contains kinds of the host that are moved to the extension server and back.
 const movedGroup = "parts.example.com"
 
-// movedDefinitions exist in the host before its garbage collector looks for kinds.
+// movedDefinitions exist in the host before its garbage collector discovers kinds.
 const movedDefinitions = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -82,18 +82,18 @@ var (
 
 const (
 	partsNamespace = "parts"
-	plainGadgets   = 520 // more than a page
+	plainGadgets   = 520 // more than one page
 	hold           = "parts.example.com/hold"
-	// writeBudget is the number of writes after which a run of a move is cut off.
+	// writeBudget is the number of writes after which a run of a move is interrupted.
 	writeBudget = 150
 )
 
 // movedNames are the definitions of the group.
 var movedNames = []string{"gadgets.parts.example.com", "shelves.parts.example.com", "bolts.parts.example.com"}
 
-// moves: a group moves to the extension server and back, interrupted at the begin of every step and within steps. Objects
-// keep what docs/move.md promises, and the garbage collector deletes no dependents.
-func moves(s *scene) {
+// moves moves a group to the extension server and back, interrupted at the beginning of every step and within steps.
+// Objects keep what docs/move.md promises, and the garbage collector deletes no dependents.
+func moves(s *fixture) {
 	s.namespaced(partsNamespace)
 	s.createGadgets()
 	s.createBolts()
@@ -102,10 +102,10 @@ func moves(s *scene) {
 
 	before := s.gadgets(s.objects)
 	if s.interrupts {
-		(&mover{scene: s, direction: move.ToExtension}).abort()
-		s.compare(before, s.gadgets(s.objects)) // also the resourceVersion
+		(&mover{fixture: s, direction: move.ToExtension}).abort()
+		s.compare(before, s.gadgets(s.objects)) // including the resourceVersion
 	}
-	m := &mover{scene: s, direction: move.ToExtension}
+	m := &mover{fixture: s, direction: move.ToExtension}
 	m.run()
 	after := s.gadgets(s.objects)
 	before["gadgets/managed"] = *m.slipped
@@ -115,10 +115,10 @@ func moves(s *scene) {
 
 	before = s.gadgets(s.objects)
 	if s.interrupts {
-		(&mover{scene: s, direction: move.ToHost}).abort()
+		(&mover{fixture: s, direction: move.ToHost}).abort()
 		s.compare(before, s.gadgets(s.objects))
 	}
-	m = &mover{scene: s, direction: move.ToHost}
+	m = &mover{fixture: s, direction: move.ToHost}
 	m.run()
 	after = s.gadgets(s.objects)
 	before["gadgets/managed"] = *m.slipped
@@ -146,9 +146,9 @@ func ownedBy(owner *unstructured.Unstructured) []metav1.OwnerReference {
 	}}
 }
 
-// createGadgets creates objects of each sort that a move treats differently. Those with a number at the end are used
-// up after the first or the second move.
-func (s *scene) createGadgets() {
+// createGadgets creates objects of each type that a move treats differently. The test changes those with a number at
+// the end after the first or the second move.
+func (s *fixture) createGadgets() {
 	s.Helper()
 	in := s.objects.Resource(gadgets).Namespace(partsNamespace)
 	create := func(object *unstructured.Unstructured) *unstructured.Unstructured {
@@ -191,9 +191,9 @@ func (s *scene) createGadgets() {
 	}
 }
 
-// watchGadgets returns the objects that a client knows which is connected all the time. A deletion that it sees although
-// the test deletes nothing is an error.
-func (s *scene) watchGadgets() cache.Indexer {
+// watchGadgets returns the objects that a continuously connected client has observed. A deletion that the test did not
+// cause is an error.
+func (s *fixture) watchGadgets() cache.Indexer {
 	s.Helper()
 	informer := dynamicinformer.NewDynamicSharedInformerFactory(s.objects, 0).ForResource(gadgets).Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(object any) {
@@ -201,7 +201,7 @@ func (s *scene) watchGadgets() cache.Indexer {
 		if !slices.ContainsFunc([]string{"owner", "child", "dying"}, func(kind string) bool {
 			return strings.HasPrefix(name, partsNamespace+"/"+kind)
 		}) {
-			s.Errorf("a watch has seen the deletion of %s", name)
+			s.Errorf("a watch received the deletion of %s", name)
 		}
 	}})
 	if err != nil {
@@ -221,7 +221,7 @@ func (s *scene) watchGadgets() cache.Indexer {
 }
 
 // gadgets returns all objects of the group by resource and name.
-func (s *scene) gadgets(client dynamic.Interface) map[string]unstructured.Unstructured {
+func (s *fixture) gadgets(client dynamic.Interface) map[string]unstructured.Unstructured {
 	s.Helper()
 	found := map[string]unstructured.Unstructured{}
 	for _, resource := range []schema.GroupVersionResource{gadgets, shelves, bolts} {
@@ -234,7 +234,7 @@ func (s *scene) gadgets(client dynamic.Interface) map[string]unstructured.Unstru
 }
 
 // compare compares all objects, except for some fields of metadata.
-func (s *scene) compare(before, after map[string]unstructured.Unstructured, except ...string) {
+func (s *fixture) compare(before, after map[string]unstructured.Unstructured, except ...string) {
 	s.Helper()
 	if a, b := slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after)); !slices.Equal(a, b) {
 		s.Fatalf("got %d objects %v, want %d objects %v", len(b), b, len(a), a)
@@ -246,7 +246,7 @@ func (s *scene) compare(before, after map[string]unstructured.Unstructured, exce
 		}
 		fields := except
 		if len(object.GetOwnerReferences()) > 0 && slices.Contains(except, "ownerReferences") {
-			fields = append(fields[:len(fields):len(fields)], "managedFields") // of the rewritten references
+			fields = append(fields[:len(fields):len(fields)], "managedFields") // because of the rewritten references
 		}
 		for _, field := range fields {
 			unstructured.RemoveNestedField(object.Object, "metadata", field)
@@ -258,7 +258,7 @@ func (s *scene) compare(before, after map[string]unstructured.Unstructured, exce
 	}
 }
 
-func (s *scene) isGone(what string, client dynamic.Interface, resource schema.GroupVersionResource, names ...string) {
+func (s *fixture) isGone(what string, client dynamic.Interface, resource schema.GroupVersionResource, names ...string) {
 	s.Helper()
 	for _, name := range names {
 		if _, err := client.Resource(resource).Get(s.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -267,8 +267,8 @@ func (s *scene) isGone(what string, client dynamic.Interface, resource schema.Gr
 	}
 }
 
-// afterMove uses the objects of one move: clients see changes, finalizers and garbage collection work.
-func (s *scene) afterMove(seen cache.Indexer, n string) {
+// afterMove uses the objects after a move: clients receive changes, finalizers and garbage collection work.
+func (s *fixture) afterMove(seen cache.Indexer, n string) {
 	s.Helper()
 	s.preferred("after move " + n)
 	s.boltsAreConverted()
@@ -324,7 +324,7 @@ func (s *scene) afterMove(seen cache.Indexer, n string) {
 }
 
 // movedAPIServices writes the APIServices of the extension server to a file.
-func (s *scene) movedAPIServices() string {
+func (s *fixture) movedAPIServices() string {
 	s.Helper()
 	var manifests []string
 	for version, spec := range s.movedSpecs() {
@@ -338,7 +338,7 @@ func (s *scene) movedAPIServices() string {
 }
 
 // movedSpecs returns the specs of the APIServices of the extension server: those of the other group.
-func (s *scene) movedSpecs() map[string]map[string]any {
+func (s *fixture) movedSpecs() map[string]map[string]any {
 	s.Helper()
 	specs := map[string]map[string]any{}
 	for _, version := range []string{"v1", "v1beta1"} {
@@ -351,7 +351,7 @@ func (s *scene) movedSpecs() map[string]map[string]any {
 }
 
 // planWithCommand runs the command with --dry-run.
-func (s *scene) planWithCommand(arguments ...string) {
+func (s *fixture) planWithCommand(arguments ...string) {
 	s.Helper()
 	arguments = append([]string{"extension", "move", movedGroup, "--dry-run", "--kubeconfig=" + s.hostFile,
 		"--extension-kubeconfig=" + s.kubeconfig("local-admin", s.administrator())}, arguments...)
@@ -361,19 +361,19 @@ func (s *scene) planWithCommand(arguments ...string) {
 	}
 }
 
-// mover runs a move in many processes.
+// mover runs a move in several processes.
 type mover struct {
-	*scene
+	*fixture
 	direction move.Direction
 	began     map[string]bool
 	writes    atomic.Int64
-	slipped   *unstructured.Unstructured // an object that was written in spite of the move
+	slipped   *unstructured.Unstructured // an object that was written although writes were blocked
 	budget    int64
 }
 
 var errInterrupted = errors.New("interrupted by the test")
 
-// limited fails all writes of a run beyond its budget, so that it ends within a step.
+// limited fails all writes of a run that exceed its budget, so that it ends within a step.
 func (m *mover) limited(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		if r.Method != http.MethodGet && m.writes.Add(1) > m.budget {
@@ -387,8 +387,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// slipThrough changes an object after all are verified, as a lagging API server of the host would admit it.
-func (m *mover) slipThrough() {
+// writeDespiteBlock changes an object after all objects are verified, as if a stale API server of the host had admitted it.
+func (m *mover) writeDespiteBlock() {
 	m.Helper()
 	registration := m.typed.AdmissionregistrationV1()
 	err := registration.ValidatingAdmissionPolicyBindings().Delete(m.Context(), "quorate-move.parts.example.com", metav1.DeleteOptions{})
@@ -402,12 +402,12 @@ func (m *mover) slipThrough() {
 	})
 }
 
-// before interrupts each step once when it begins, and checks what clients see there.
+// before interrupts each step once when it begins, and checks what clients observe then.
 func (m *mover) before(step string) error {
-	last := map[move.Direction]string{move.ToExtension: "Register", move.ToHost: "Disconnect"} // before clients are cut off
+	last := map[move.Direction]string{move.ToExtension: "Register", move.ToHost: "Disconnect"} // before clients are disconnected
 	m.preferred("before " + step)
 	if m.slipped == nil && step == last[m.direction] {
-		m.slipThrough()
+		m.writeDespiteBlock()
 		return nil
 	}
 	if m.began[step] {
@@ -433,9 +433,9 @@ func (m *mover) before(step string) error {
 	return errInterrupted
 }
 
-// preferred checks the resources that the garbage collector watches. It forgets owners when it watches another version,
-// from which the move deletes them, or none.
-func (s *scene) preferred(when string) {
+// preferred checks the resources that the garbage collector watches. It loses track of owners if it watches no
+// version, or one from which the move deletes them.
+func (s *fixture) preferred(when string) {
 	s.Helper()
 	for name, client := range map[string]discovery.DiscoveryInterface{
 		"aggregated": s.typed.Discovery(), "legacy": s.typed.Discovery().WithLegacy(),
@@ -471,7 +471,7 @@ func (m *mover) run() {
 	}
 }
 
-// abort begins a move, ends it within the last step that can be undone, and undoes it.
+// abort starts a move, interrupts it within the last step that can be undone, and undoes it.
 func (m *mover) abort() {
 	m.Helper()
 	m.budget = 1 << 30

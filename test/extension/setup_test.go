@@ -1,5 +1,5 @@
-// Package extension runs this project's API server in extension mode behind a host: kube-apiserver, with
-// kube-controller-manager. Clients see its kinds through the host.
+// Package extension runs this project's API server in extension mode with a host: kube-apiserver and
+// kube-controller-manager. Clients access its kinds through the host.
 package extension
 
 import (
@@ -31,18 +31,18 @@ import (
 )
 
 const (
-	// patience is more than a minute, after which an aggregator repeats a failed download of OpenAPI documents.
-	patience     = 2 * time.Minute
+	// waitTimeout is more than a minute, after which an aggregator retries a failed download of OpenAPI documents.
+	waitTimeout  = 2 * time.Minute
 	pollInterval = 100 * time.Millisecond
 
-	namespace = "quorate-extension" // of the Service and the ServiceAccount in the document
+	namespace = "quorate-extension" // of the Service and the ServiceAccount in the documentation
 	page      = "../../docs/extension-mode.md"
 )
 
 var widgets = schema.GroupVersionResource{Group: "demo.example.com", Version: "v1", Resource: "widgets"}
 
-// scene is a host with two replicas of an extension server that share an etcd.
-type scene struct {
+// fixture is a host with two replicas of an extension server that share an etcd.
+type fixture struct {
 	bolts map[string]string // definition of bolts by storage version
 	*testing.T
 	directory string
@@ -57,12 +57,12 @@ type scene struct {
 	administrators *upstream.Authority // of the extension server
 	proxies        *upstream.Authority // of the host's front proxy
 	replicas       []*upstream.Replica
-	// interrupts is set where moves are interrupted; with the other host they run through.
+	// interrupts is set if moves are interrupted. With the other host they run without interruption.
 	interrupts bool
 }
 
-// with returns the scene of a step.
-func (s *scene) with(t *testing.T) *scene {
+// with returns the fixture of a step.
+func (s *fixture) with(t *testing.T) *fixture {
 	step := *s
 	step.T = t
 	return &step
@@ -78,9 +78,9 @@ func must[T any](value T, err error) func(testing.TB) T {
 	}
 }
 
-// newScene starts everything.
-func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*upstream.APIServer, error)) *scene {
-	s := &scene{
+// newFixture starts all servers.
+func newFixture(t *testing.T, startHost func(context.Context, upstream.Options) (*upstream.APIServer, error)) *fixture {
+	s := &fixture{
 		T: t, directory: t.TempDir(),
 		serving:        must(upstream.NewAuthority("extension"))(t),
 		administrators: must(upstream.NewAuthority("administrators"))(t),
@@ -106,7 +106,7 @@ func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*
 	s.bolts = startConverter(t)
 	s.apply(s.host, movedDefinitions)
 	s.apply(s.host, s.bolts["v1beta1"])
-	// It starts last, because it looks for new kinds every 30 seconds only.
+	// kube-controller-manager starts last, because it discovers new kinds only every 30 seconds.
 	manager := upstream.Client{
 		Directory: s.directory, PKI: s.pki, Server: server.Admin,
 		Arguments: []string{"--controllers=namespace-controller,garbage-collector-controller"},
@@ -115,8 +115,8 @@ func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*
 	return s
 }
 
-// frontProxyFlags are those with which a host calls extension servers.
-func (s *scene) frontProxyFlags() []string {
+// frontProxyFlags are the flags with which a host calls extension servers.
+func (s *fixture) frontProxyFlags() []string {
 	certificate, key, err := s.proxies.Client("front-proxy-client")
 	if err != nil {
 		s.Fatal(err)
@@ -133,7 +133,7 @@ func (s *scene) frontProxyFlags() []string {
 	}
 }
 
-func (s *scene) file(name string, content []byte) string {
+func (s *fixture) file(name string, content []byte) string {
 	s.Helper()
 	path := filepath.Join(s.directory, name)
 	if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -143,7 +143,7 @@ func (s *scene) file(name string, content []byte) string {
 }
 
 // kubeconfig writes the file for a client.
-func (s *scene) kubeconfig(name string, client *rest.Config) string {
+func (s *fixture) kubeconfig(name string, client *rest.Config) string {
 	s.Helper()
 	path := filepath.Join(s.directory, name+".kubeconfig")
 	if err := upstream.WriteKubeconfig(path, client); err != nil {
@@ -153,7 +153,7 @@ func (s *scene) kubeconfig(name string, client *rest.Config) string {
 }
 
 // token returns a token of a service account of the host.
-func (s *scene) token(account string) string {
+func (s *fixture) token(account string) string {
 	s.Helper()
 	accounts := s.typed.CoreV1().ServiceAccounts(namespace)
 	request, err := accounts.CreateToken(s.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -163,19 +163,19 @@ func (s *scene) token(account string) string {
 	return request.Status.Token
 }
 
-// replicaNames are those of the extension server.
+// replicaNames are the names of the extension server's replicas.
 var replicaNames = []string{"a", "b"}
 
-// auditPolicy is that of the replicas.
+// auditPolicy is the audit policy of the replicas.
 const auditPolicy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{"level":"Metadata","verbs":["create"]}]}`
 
-// auditLog returns the file of a replica.
-func (s *scene) auditLog(replica string) string {
+// auditLog returns the audit log file of a replica.
+func (s *fixture) auditLog(replica string) string {
 	return filepath.Join(s.directory, "audit-"+replica+".log")
 }
 
-// startReplicas starts the extension server with the identity in the document.
-func (s *scene) startReplicas(etcd string) {
+// startReplicas starts the extension server with the identity in the documentation.
+func (s *fixture) startReplicas(etcd string) {
 	identity := rest.AnonymousClientConfig(s.host)
 	identity.BearerToken = s.token("quorate-extension")
 	kubeconfig := s.kubeconfig("extension", identity)
@@ -201,7 +201,7 @@ func (s *scene) startReplicas(etcd string) {
 	}
 }
 
-func (s *scene) stop(replica *upstream.Replica) {
+func (s *fixture) stop(replica *upstream.Replica) {
 	server := replica.Server()
 	if err := server.Stop(); err != nil {
 		s.Error(err)
@@ -212,12 +212,12 @@ func (s *scene) stop(replica *upstream.Replica) {
 }
 
 // direct returns the client of a replica without credentials.
-func (s *scene) direct(replica int) *rest.Config {
+func (s *fixture) direct(replica int) *rest.Config {
 	return rest.CopyConfig(s.replicas[replica].Server().Admin)
 }
 
 // administrator returns the client of an administrator of the extension server.
-func (s *scene) administrator() *rest.Config {
+func (s *fixture) administrator() *rest.Config {
 	s.Helper()
 	c := s.direct(0)
 	var err error
@@ -228,7 +228,7 @@ func (s *scene) administrator() *rest.Config {
 }
 
 // register creates the definition in the extension server, and the Service and the APIService in the host.
-func (s *scene) register() {
+func (s *fixture) register() {
 	s.Helper()
 	s.apply(s.administrator(), s.document("kind: CustomResourceDefinition"))
 	_, port, err := net.SplitHostPort(s.balance())
@@ -248,8 +248,8 @@ func (s *scene) register() {
 	s.awaitAvailable()
 }
 
-// balance returns the address of a proxy in the place of kube-proxy: each connection goes to a replica that is up.
-func (s *scene) balance() string {
+// balance returns the address of a proxy that replaces kube-proxy: it forwards each connection to a running replica.
+func (s *fixture) balance() string {
 	s.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -281,21 +281,21 @@ func (s *scene) balance() string {
 	return listener.Addr().String()
 }
 
-// document returns the YAML of the documentation that contains a text.
-func (s *scene) document(contains string) string {
+// document returns the YAML block in the documentation that contains a text.
+func (s *fixture) document(contains string) string {
 	s.Helper()
 	return must(guide.YAML(page, contains))(s.T)
 }
 
 // apply runs kubectl apply.
-func (s *scene) apply(client *rest.Config, manifest string) {
+func (s *fixture) apply(client *rest.Config, manifest string) {
 	s.Helper()
 	file := s.file("manifest.yaml", []byte(manifest))
 	s.run("--kubeconfig="+s.kubeconfig("apply", client), "apply", "-f", file)
 }
 
 // run runs kubectl and returns its output.
-func (s *scene) run(arguments ...string) string {
+func (s *fixture) run(arguments ...string) string {
 	s.Helper()
 	output, err := s.try(arguments...)
 	if err != nil {
@@ -304,7 +304,7 @@ func (s *scene) run(arguments ...string) string {
 	return output
 }
 
-func (s *scene) try(arguments ...string) (string, error) {
+func (s *fixture) try(arguments ...string) (string, error) {
 	arguments = append([]string{"--cache-dir=" + filepath.Join(s.directory, "cache")}, arguments...)
 	command := exec.CommandContext(s.Context(), s.kubectl, arguments...)
 	output, err := command.CombinedOutput()
@@ -315,10 +315,10 @@ func (s *scene) try(arguments ...string) (string, error) {
 }
 
 // await waits until a condition returns no error.
-func (s *scene) await(what string, condition func(context.Context) error) {
+func (s *fixture) await(what string, condition func(context.Context) error) {
 	s.Helper()
 	last := errors.New("never called")
-	err := wait.PollUntilContextTimeout(s.Context(), pollInterval, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(s.Context(), pollInterval, waitTimeout, true, func(ctx context.Context) (bool, error) {
 		last = condition(ctx)
 		return last == nil, nil
 	})
@@ -330,7 +330,7 @@ func (s *scene) await(what string, condition func(context.Context) error) {
 var apiServices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
 // awaitAvailable waits until the host can call the extension server and publishes its kinds.
-func (s *scene) awaitAvailable() {
+func (s *fixture) awaitAvailable() {
 	s.Helper()
 	s.await("the APIService", func(ctx context.Context) error {
 		service, err := s.objects.Resource(apiServices).Get(ctx, "v1.demo.example.com", metav1.GetOptions{})
@@ -349,7 +349,7 @@ func (s *scene) awaitAvailable() {
 }
 
 // namespaced creates a namespace of the host and returns the widgets in it, through the host.
-func (s *scene) namespaced(name string) dynamic.ResourceInterface {
+func (s *fixture) namespaced(name string) dynamic.ResourceInterface {
 	s.Helper()
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := s.typed.CoreV1().Namespaces().Create(s.Context(), object, metav1.CreateOptions{}); err != nil {

@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// transfers: a definition with the annotation of a transfer serves its objects to administrators only, who store them as
-// they are.
-func transfers(s *scene) {
+// transfers checks that a definition with the transfer annotation serves its objects to administrators only, and
+// stores them unchanged.
+func transfers(s *fixture) {
 	s.namespaced("transfers")
 	admin := s.administrator()
 	definitions := dynamic.NewForConfigOrDie(admin).Resource(crds)
@@ -50,7 +50,7 @@ func transfers(s *scene) {
 	watched := must(s.objects.Resource(widgets).Watch(s.Context(), metav1.ListOptions{}))(s)
 	defer watched.Stop()
 	annotate(`"test"`)
-	deadline := time.After(patience)
+	deadline := time.After(waitTimeout)
 	for open := true; open; {
 		select {
 		case _, open = <-watched.ResultChan():
@@ -95,7 +95,7 @@ func transfers(s *scene) {
 }
 
 // send sends a request, with the header of a transfer if it is marked.
-func (s *scene) send(client *rest.Config, method, path, body string, marked bool) (int, string) {
+func (s *fixture) send(client *rest.Config, method, path, body string, marked bool) (int, string) {
 	s.Helper()
 	request := must(http.NewRequestWithContext(s.Context(), method, client.Host+path, bytes.NewBufferString(body)))(s)
 	request.Header.Set("Content-Type", "application/json")

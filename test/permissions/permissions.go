@@ -102,7 +102,7 @@ func used(file string) (map[Permission]bool, error) {
 	return found, lines.Err()
 }
 
-// Check fails the test if the audit log does not show the use of a permission that needs this test.
+// Check fails the test if the audit log does not show the use of a permission that this test has to cover.
 func Check(t *testing.T, auditLog string) {
 	t.Helper()
 	listed, err := Listed()

@@ -1,10 +1,10 @@
 #!/bin/bash
 # Tests mode Extension on a cluster for tests that has the operator and manifests/extension.yaml: clients of the host use a
 # group that an ApiServerCluster serves; the host's garbage collector and namespace deletion keep working; a killed replica
-# is not noticed; a cluster that is down is reported and does not block the host. Prints the results with their durations,
-# and exits at the first failure. Takes one to two minutes.
+# causes no failed requests; a cluster that is down is reported in the status and does not block the host. Prints the
+# results with their durations, and exits at the first failure. Takes one to two minutes.
 #
-#   KUBECONFIG  of the cluster, as administrator. Needs a default StorageClass that can give 3 volumes of 8Gi. jq is needed here.
+#   KUBECONFIG  of the cluster, as administrator. Needs a default StorageClass that can provide 3 volumes of 8Gi, and jq.
 #   CRASH       command that sends SIGKILL to a container's process: $CRASH NAMESPACE POD. Empty: the pod is deleted instead.
 #   KUBECTL, NAMESPACE: see below. KEEP=1 leaves everything in place at the end.
 set -euo pipefail
@@ -67,7 +67,7 @@ Y
   k wait asc/reports --for=condition=APIServicesAvailable --timeout=60s >/dev/null || die "the APIService is not available"
   until_true 60 "three replicas" allReady
   until_true 60 "discovery of the host" k get reports
-  say "cluster of three serves the group to the host" "$(since "$began")"
+  say "a cluster of three replicas serves the group to the host" "$(since "$began")"
 }
 allReady() { [ "$(k get asc reports -o jsonpath='{.status.ready}')" = 3/3 ]; }
 
@@ -106,7 +106,7 @@ collect() {
   began=$(now)
   k delete configmap owner >/dev/null
   until_true 60 "the garbage collector" collected
-  say "ConfigMap deleted; its Report and the Report's ConfigMap follow" "$(since "$began")"
+  say "ConfigMap deleted; its Report and the Report's ConfigMap are collected" "$(since "$began")"
 }
 collected() { ! k get report owned && ! k get configmap dependent; }
 
@@ -120,7 +120,7 @@ namespaceDeletion() {
   say "namespace of the host deleted with its reports" "$(since "$began")"
 }
 
-# readReports gets a report again and again, and writes a line for each attempt: ok or the error.
+# readReports gets a report repeatedly, and prints one line per attempt: ok or the error.
 readReports() {
   while :; do
     k get report monthly -o name --request-timeout=5s >/dev/null 2>"$WORK/error" && echo ok || tail -1 "$WORK/error"
@@ -168,12 +168,12 @@ down() {
   until_true 60 "the ReplicaSet" replicaSets 1
   k delete deployment owner >/dev/null
   until_true 60 "the garbage collector of the host" replicaSets 0
-  say "the host's garbage collector works on" "$(since "$began")"
+  say "the host's garbage collector still works" "$(since "$began")"
   began=$(now)
   k scale asc/reports --replicas=3 >/dev/null
   until_true 120 "the APIService to be available" "$KUBECTL" wait apiservice/v1.reports.example.com --for=condition=Available --timeout=1s
   until_true 60 "the report" k get report monthly
-  say "replicas again: the report is back" "$(since "$began")"
+  say "replicas running again: the report is available" "$(since "$began")"
 }
 replicaSets() { [ "$(k get replicasets -o name | wc -l)" = "$1" ]; }
 

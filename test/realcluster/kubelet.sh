@@ -4,8 +4,8 @@
 # kube-apiserver), and again with kube-apiserver: the results must be the same. Prints the results with their durations,
 # continues after failures, and finally prints the number of failures.
 #
-#   KUBECONFIG  of the cluster, as administrator. curl and jq are needed here.
-#   LOAD        command that gives the node an image: $LOAD NAME:TAG BINARY. The image's entry point is the static binary.
+#   KUBECONFIG  of the cluster, as administrator. Needs curl and jq.
+#   LOAD        command that loads an image on the node: $LOAD NAME:TAG BINARY. The static binary is the entry point.
 #   KUBECTL, NAMESPACE: see below.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -49,7 +49,7 @@ within() {
   done
 }
 
-# says TEXT COMMAND...: the command succeeds and prints a text.
+# says TEXT COMMAND...: checks that the command succeeds and prints a text.
 says() {
   local text=$1 output; shift
   output=$("$@" 2>&1) || { echo "$output"; return 1; }
@@ -107,7 +107,7 @@ stdin() { [ "$(echo "through and back" | k exec -i "$(pod)" -- /probe cat)" = "t
 large() { head -c 5000000 /dev/urandom >"$WORK/sent" && k exec -i "$(pod)" -- /probe cat <"$WORK/sent" | cmp - "$WORK/sent"; }
 terminal() { says typed script -qec "$KUBECTL -n $NAMESPACE exec -it $(pod) -- /probe cat" /dev/null <<<$'typed\n\004'; }
 
-# follow receives a line that is written after it has started.
+# follow checks that logs -f prints a line that is written after it has started.
 follow() {
   local name; name=$(pod)
   k logs -f "$name" >"$WORK/follow" & local reader=$!
@@ -139,7 +139,7 @@ roll() {
     k rollout status deployment/web --timeout=90s && soon says "two from" curl -s --max-time 2 "http://$(address)/"
 }
 undo() { k rollout undo deployment/web && k rollout status deployment/web --timeout=90s && soon says "one from" curl -s --max-time 2 "http://$(address)/"; }
-# changed: the kubelet updates a ConfigMap volume of a running pod at its next sync.
+# changed checks that the kubelet updates a ConfigMap volume of a running pod at its next sync.
 changed() {
   says value inside read /settings/key && k patch configmap settings -p '{"data":{"key":"other"}}' &&
     k annotate pods -l app=web look=again --overwrite && within 90 says other inside read /settings/key
@@ -166,7 +166,7 @@ restart() {
 }
 events() { says Started k get events --field-selector=reason=Started; }
 graceful() { local name; name=$(pod); k delete pod "$name" --timeout=60s && k rollout status deployment/web --timeout=60s; }
-# restricted: a node can read only the ConfigMaps that its pods mount.
+# restricted checks that a node can read only the ConfigMaps that its pods mount.
 restricted() {
   local node; node=$("$KUBECTL" get nodes -o jsonpath='{.items[0].metadata.name}')
   local node=("--as=system:node:$node" --as-group=system:nodes)
@@ -203,14 +203,14 @@ try "Service address from the node" soon says "one from" curl -s --max-time 2 "h
 try "Service by its name from a pod" soon says "one from" inside get http://web/
 try "the API server from a pod, as its service account" asAccount
 try "job, and its logs" job
-try "restart of a container, and the logs before it" restart
+try "restart of a container, and its previous logs" restart
 try "events of the kubelet" events
 try "rollout" roll
 try "rollout undone" undo
 try "a configuration changed" changed
 try "pod deleted gracefully" graceful
 try "drain and uncordon" drain
-try "rights of nodes" restricted
+try "permissions of nodes" restricted
 try "namespace deleted" remove
 echo "$FAILURES failures"
 [ $FAILURES = 0 ]

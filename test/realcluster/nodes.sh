@@ -1,12 +1,12 @@
 #!/bin/bash
 # Tests that a worker node joins a cluster with companions: a kubelet with a bootstrap token gets a signed certificate, and
-# runs a pod that kube-scheduler assigned and kube-controller-manager created. Run it as root on a node of a cluster for
-# tests that has the operator; the kubelet and its container runtime run beside the node's. Prints the results with their
+# runs pods that kube-controller-manager created and kube-scheduler assigned. Run it as root on a node of a cluster for
+# tests that has the operator; the test runs another kubelet and container runtime on it. Prints the results with their
 # durations, and exits at the first failure. Takes one to two minutes.
 #
-#   KUBECONFIG  of the cluster, as administrator. Needs a default StorageClass that can give 1 volume of 8Gi. jq is needed here.
+#   KUBECONFIG  of the cluster, as administrator. Needs a default StorageClass that can provide 1 volume of 8Gi, and jq.
 #   BIN         directory with kube-controller-manager, kube-scheduler, kubelet, kubectl, pause and runc.
-#   LOAD        command that gives the nodes an image: $LOAD NAME:TAG BINARY. It must honour CONTAINERD_ADDRESS.
+#   LOAD        command that loads an image on the nodes: $LOAD NAME:TAG BINARY. It must honour CONTAINERD_ADDRESS.
 #   NAMESPACE: see below. KEEP=1 leaves everything in place at the end.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -17,7 +17,7 @@ SOCKET=$WORK/containerd.sock
 PIDS=()
 
 k() { "$KUBECTL" -n "$NAMESPACE" "$@"; }                          # the hosting cluster
-d() { "$KUBECTL" --kubeconfig "$WORK/admin.kubeconfig" "$@"; }    # the declared one
+d() { "$KUBECTL" --kubeconfig "$WORK/admin.kubeconfig" "$@"; }    # the declared cluster
 now() { date +%s%N; }
 since() { echo "$((($(now) - $1) / 1000000)) ms"; }
 say() { printf '%-64s %s\n' "$1" "${2:-}"; }
@@ -37,7 +37,7 @@ finish() {
 }
 trap finish EXIT
 
-# stopNode ends the kubelet, its containers and its container runtime.
+# stopNode stops the kubelet, its containers and its container runtime.
 stopNode() {
   local pid
   [ ${#PIDS[@]} -lt 2 ] || kill "${PIDS[1]}" 2>/dev/null || true
@@ -93,7 +93,8 @@ token() {
   echo "$id.$secret"
 }
 
-# bootstrap writes the files of the node from what an anonymous client can read, the token, and the authority of clients.
+# bootstrap writes the files of the node from cluster-info, which an anonymous client can read, the token, and the client
+# authority.
 bootstrap() {
   local token; token=$(token)
   signed() { curl -sk "$SERVER/api/v1/namespaces/kube-public/configmaps/cluster-info" | jq -e --arg id "jws-kubeconfig-${token%.*}" '.data[$id]'; }
@@ -101,7 +102,7 @@ bootstrap() {
   say "cluster-info readable and signed with the bootstrap token"
   curl -sk "$SERVER/api/v1/namespaces/kube-public/configmaps/cluster-info" | jq -r .data.kubeconfig > "$WORK/bootstrap.kubeconfig"
   local b=("$KUBECTL" --kubeconfig "$WORK/bootstrap.kubeconfig" config)
-  # The node has no cluster DNS of the hosting cluster.
+  # The node does not use the cluster DNS of the hosting cluster.
   "${b[@]}" set-cluster workers --server="$SERVER" >/dev/null
   "${b[@]}" view --raw -o jsonpath='{.clusters[0].cluster.certificate-authority-data}' | base64 -d > "$WORK/ca.crt"
   "${b[@]}" set-cluster workers --server="$SERVER" --certificate-authority="$WORK/ca.crt" >/dev/null
@@ -178,7 +179,7 @@ run() {
 }
 noPods() { [ -z "$(d -n default get pods -l app=web -o name)" ]; }
 
-# remove takes the companions away, and then the cluster.
+# remove removes the companions, and then deletes the cluster.
 remove() {
   local began; began=$(now)
   d -n default delete job hello --wait=false >/dev/null

@@ -1,9 +1,10 @@
 #!/bin/bash
-# Installs, upgrades and uninstalls the operator with the Operator Lifecycle Manager of a Kubernetes cluster, and checks what
-# docs/install.md says about it. Prints the results with their durations, and exits at the first failure. jq is needed here.
+# Installs, upgrades and uninstalls the operator with the Operator Lifecycle Manager of a Kubernetes cluster, and checks
+# the statements of docs/install.md about it. Prints the results with their durations, and exits at the first failure.
+# Needs jq.
 #
 #   KUBECONFIG  of the cluster, as administrator. Needs OLM and a default StorageClass.
-#   IMPORT      command that gives the nodes the image of release/build.sh: $IMPORT FILE, an OCI archive whose annotation
+#   IMPORT      command that loads the image of release/build.sh on the nodes: $IMPORT FILE, an OCI archive whose annotation
 #               names the image, as "ctr -n k8s.io images import" does.
 #   OLM         command for OLM: $OLM validate DIR; $OLM bundle DIR NAME:TAG packs a bundle and adds it to the catalog;
 #               $OLM install NAMESPACE PACKAGE CHANNEL subscribes and waits for the newest version;
@@ -60,7 +61,7 @@ subscribe() {
 
 pods() { k -n "$NAMESPACE" get pods -l quorate.dev/cluster=demo -o json | jq -c '[.items[] | [.metadata.uid, .status.containerStatuses[0].restartCount, .spec.containers[0].image]] | sort'; }
 
-# scale checks that a user with the role edit can scale, and one with the role view can read the status only.
+# scale checks that a user with the role edit can scale, and that one with the role view can only read the status.
 scale() {
   k -n "$NAMESPACE" create rolebinding editor --clusterrole=edit --user=editor >/dev/null
   k -n "$NAMESPACE" create rolebinding viewer --clusterrole=view --user=viewer >/dev/null
@@ -76,8 +77,8 @@ scale() {
   say "the roles edit and view: /scale and /status"
 }
 
-# operator checks what belongs to the operator besides its Deployment: two replicas with a leader, a disruption budget, a
-# NetworkPolicy, and metrics over TLS for clients that may get them.
+# operator checks the operator's two replicas with their leader, the disruption budget, the NetworkPolicy, and the metrics
+# over TLS for authorized clients.
 operator() {
   [ "$(k -n "$SYSTEM" get deployment quorate-operator -o jsonpath='{.status.readyReplicas}')" = 2 ] || die "there are not two operators"
   k -n "$SYSTEM" wait lease/operator.quorate.dev --for=jsonpath='{.spec.holderIdentity}' --timeout=60s >/dev/null
@@ -105,8 +106,8 @@ scrape() {
     --header "Authorization: Bearer $(k -n "$NAMESPACE" create token scraper)" "https://$name:8443/metrics"
 }
 
-# uninstall deletes the clusters and the operator, and compares what is left with docs/install.md. The roles olm.og.* belong to
-# the OperatorGroup.
+# uninstall deletes the clusters and the operator, and compares the remaining objects with docs/install.md. The roles
+# olm.og.* belong to the OperatorGroup.
 uninstall() {
   k -n "$NAMESPACE" delete asc demo --timeout=180s >/dev/null
   quietly $OLM uninstall "$SYSTEM" quorate
@@ -125,7 +126,7 @@ uninstall() {
     [ $((tries--)) -gt 0 ] || die "left after uninstall, compared with docs/install.md: $(cat "$WORK/difference")"
     sleep 1
   done
-  say "left after uninstall: definitions with their roles, and roles for users" "$(wc -l < "$WORK/left") objects"
+  say "remaining after uninstall: definitions with their roles, and roles for users" "$(wc -l < "$WORK/left") objects"
 }
 
 # left lists the remaining objects of the operator.

@@ -1,18 +1,18 @@
 #!/bin/bash
-# Tests Quorate on a Kubernetes cluster: installs image, manifests and sample, runs clients, and then performs the
+# Tests Quorate on a Kubernetes cluster: installs the image, the manifests and the sample, runs clients, and performs the
 # operations of docs/install.md. Prints the results with their durations, and exits at the first failure.
 #
-#   KUBECONFIG  of the cluster, as administrator. Needs a default StorageClass that can give 16 volumes of 8Gi. jq is needed here.
-#   IMPORT      command that gives the nodes the image of release/build.sh: $IMPORT FILE, an OCI archive whose annotation
+#   KUBECONFIG  of the cluster, as administrator. Needs a default StorageClass that can provide 16 volumes of 8Gi, and jq.
+#   IMPORT      command that loads the image of release/build.sh on the nodes: $IMPORT FILE, an OCI archive whose annotation
 #               names the image, as "ctr -n k8s.io images import" does. Empty: the nodes have, or can pull, $IMAGE.
-#   LOAD        command that gives the nodes an image of a tool: $LOAD NAME:TAG BINARY. The image's entry point is the static
+#   LOAD        command that loads the image of a tool on the nodes: $LOAD NAME:TAG BINARY. The entry point is the static
 #               binary at /<its base name>. Empty: the nodes have, or can pull, $CLIENT_IMAGE and $PROBE_IMAGE
 #               (test/realcluster/probe).
 #   CRASH       command that sends SIGKILL to a container's process: $CRASH NAMESPACE POD. Empty: skipped.
 #   SERVER      URL of the sample's Service for this script; default: its cluster IP.
 #   MANIFESTS   file to install; default: manifests/install.yaml. manifests/install-namespaced.yaml restricts the operator
 #               to $NAMESPACE.
-#   ENFORCED    1: the cluster's network enforces NetworkPolicies, so a policy without effect is a failure.
+#   ENFORCED    1: the cluster's network enforces NetworkPolicies, so a policy without effect is an error.
 #   IMAGE, CLIENT_IMAGE, PROBE_IMAGE, KUBECTL, NAMESPACE: see below. KEEP=1 leaves everything in place at the end.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -23,7 +23,7 @@ WORK=$(mktemp -d)
 WRITER=
 
 k() { "$KUBECTL" -n "$NAMESPACE" "$@"; }                          # the hosting cluster
-d() { "$KUBECTL" --kubeconfig "$WORK/demo.kubeconfig" "$@"; }     # the declared one
+d() { "$KUBECTL" --kubeconfig "$WORK/demo.kubeconfig" "$@"; }     # the declared cluster
 now() { date +%s%N; }
 since() { echo "$((($(now) - $1) / 1000000)) ms"; }
 say() { printf '%-64s %s\n' "$1" "${2:-}"; }
@@ -145,7 +145,7 @@ Y
   say "kubectl from inside a pod, with the Secret's kubeconfig"
 }
 
-# probe ARGUMENT...: runs the probe in a pod with the labels and the service account of $LABELS and $ACCOUNT, prints its output.
+# probe ARGUMENT...: runs the probe in a pod with the labels $LABELS and the service account $ACCOUNT, and prints its output.
 LABELS= ACCOUNT=default
 probe() {
   local arguments; arguments=$(printf '"%s",' "$@")
@@ -171,7 +171,7 @@ Y
   k delete pod probe --now >/dev/null
 }
 
-# network tries the ports of a member from an unrelated pod, and from a pod with the labels of a server.
+# network connects to the ports of a member from an unrelated pod, and from a pod with the labels of a server.
 network() {
   local address stranger server
   address=$(k get pod "$(leader)" -o jsonpath='{.status.podIP}')
@@ -197,7 +197,7 @@ metrics() {
   [[ $refused == *"403 Forbidden"* ]] || die "metrics without rights: $(head -3 <<<"$refused")"
   "$KUBECTL" delete clusterrolebinding "$NAMESPACE-scraper" >/dev/null
   k delete configmap/trust serviceaccount/scraper >/dev/null
-  say "metrics by TLS with a token that may get them" "$(grep -c '^[a-z]' "$WORK/metrics") lines"
+  say "metrics over TLS with an authorized token" "$(grep -c '^[a-z]' "$WORK/metrics") lines"
 }
 
 # write creates one object after the other, and records the acknowledged ones with their times.
@@ -285,14 +285,14 @@ handOver() {
   local began old; began=$(now) old=$(holder)
   "$KUBECTL" -n quorate-system delete pod "$old" --wait=false >/dev/null
   until_true 60 "another operator" otherHolder "$old"
-  say "operator's leader deleted, another leads" "$(since "$began")"
+  say "the operator's leader deleted, another one leads" "$(since "$began")"
 }
 
-# rights: the operator had all permissions that it needed.
+# rights checks that the operator had all permissions that it needed.
 rights() {
   local refused; refused=$("$KUBECTL" -n quorate-system logs -l app.kubernetes.io/name=quorate-operator --tail=-1 | grep -i forbidden | head -3 || true)
   [ -z "$refused" ] || die "the operator lacks rights: $refused"
-  say "the operator was forbidden nothing"
+  say "no request of the operator was forbidden"
 }
 
 remove() {
@@ -334,7 +334,7 @@ change "a follower's pod deleted" 3 3 k delete pod "$(follower)"
 change "the leader's pod deleted" 3 3 k delete pod "$(leader)"
 change "one of two evicted" 3 3 evictTwo "$(follower)" "$(leader)"
 [ -z "${CRASH:-}" ] || change "the leader's process killed" 3 3 crashLeader
-change "a member's claim deleted, another member in its place" 3 3 loseVolume
+change "a member's claim deleted, the member replaced" 3 3 loseVolume
 badSpec
 change "spec corrected" 3 3 k patch asc demo --type=merge -p '{"spec":{"replicas":3,"extraArgs":null}}'
 change "arguments rolled out" 3 3 roll

@@ -11,7 +11,7 @@ import (
 	cyclonedx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// bom returns the SBOM of a platform's binary: the modules that Go has recorded in it, and Go itself.
+// bom returns the SBOM of a platform's binary: Go itself, and the modules that Go has recorded in the binary.
 func (r *release) bom(p platform) ([]byte, error) {
 	info, err := buildinfo.ReadFile(filepath.Join(p.directory, "quorate"))
 	if err != nil {

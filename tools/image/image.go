@@ -54,8 +54,8 @@ func (r *release) write(platforms []platform) (v1.Hash, error) {
 	}))
 }
 
-// canonical returns the name of an image with its registry, under which containerd looks for it: pods that name quorate:v1
-// use docker.io/library/quorate:v1.
+// canonical returns the name of an image with its registry. containerd looks up images by this name: a pod with
+// quorate:v1 uses docker.io/library/quorate:v1.
 func canonical(image string) (string, error) {
 	tag, err := name.NewTag(image)
 	if err != nil {
@@ -158,15 +158,15 @@ func (r *release) content(p platform, bom []byte) ([]byte, error) {
 	return archive.Bytes(), writer.Close()
 }
 
-// authorities returns Mozilla's certificate authorities, except for those that are trusted for older certificates only: a
-// file of certificates cannot express that.
+// authorities returns Mozilla's certificate authorities, except for those that are trusted only for older
+// certificates, because a PEM file cannot express that.
 func authorities() []byte {
 	var text bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint != nil {
 			continue
 		}
-		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer has no errors
+		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer returns no errors
 	}
 	return text.Bytes()
 }

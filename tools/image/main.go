@@ -37,7 +37,7 @@ type release struct {
 // platform is a platform of the image.
 type platform struct {
 	os, architecture string
-	directory        string // with the files
+	directory        string // contains the files
 }
 
 func (r *release) run(created string, arguments []string) error {

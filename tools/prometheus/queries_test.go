@@ -17,11 +17,11 @@ import (
 
 var record = flag.Bool("record", false, "Write release/monitoring/metrics.txt.")
 
-// TestQueriesNameMetrics parses all queries of rules and dashboards, and compares the names of metrics in them with
-// metrics.txt. Tests of the exporters check that these metrics exist.
+// TestQueriesNameMetrics parses all queries of rules and dashboards, and checks that their metrics are in metrics.txt.
+// Tests of the exporters check that these metrics exist.
 func TestQueriesNameMetrics(t *testing.T) {
 	recorded := map[string]bool{}
-	queries := map[string]string{} // where it is, by query
+	queries := map[string]string{} // location, by query
 	_, groups := load(t, nil, 0)
 	for _, group := range groups {
 		for _, rule := range group.Rules() {
@@ -154,7 +154,7 @@ func (d dashboard) queries() (all []string) {
 	}
 	for _, variable := range d.Templating.List {
 		var query struct{ Query string }
-		if json.Unmarshal(variable.Query, &query) == nil { // the data source's is a string
+		if json.Unmarshal(variable.Query, &query) == nil { // the data source's query is a string
 			all = append(all, labelValues.FindStringSubmatch(query.Query)[1])
 		}
 	}
@@ -167,7 +167,8 @@ var (
 	grouping    = regexp.MustCompile(`by \(([^)]*)\)`)
 )
 
-// TestDashboards checks that variables exist, that legends use labels that aggregations keep, and that panels do not overlap.
+// TestDashboards checks that variables exist, that legends use labels that aggregations keep, and that panels do not
+// overlap.
 func TestDashboards(t *testing.T) {
 	ids := map[string]bool{}
 	for _, d := range dashboards(t) {

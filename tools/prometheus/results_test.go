@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/prometheus/promql/promqltest"
 )
 
-// TestQueriesHaveResults evaluates the queries of the dashboards over series of all metrics, of two replicas.
+// TestQueriesHaveResults evaluates the queries of the dashboards on series of all metrics of two replicas.
 func TestQueriesHaveResults(t *testing.T) {
 	storage := promqltest.LoadedStorage(t, "load 1m\n"+allSeries(t))
 	engine := promqltest.NewTestEngine(t, false, 0, 100000)
@@ -32,8 +32,8 @@ func TestQueriesHaveResults(t *testing.T) {
 	}
 }
 
-// allSeries returns series of all metrics in metrics.txt and of the recording rules. They have the labels of the targets, and
-// those that queries match.
+// allSeries returns series of all metrics in metrics.txt and of the recording rules, with the labels of the targets
+// and the labels that queries match.
 func allSeries(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(root + "release/monitoring/metrics.txt")

@@ -23,8 +23,8 @@ const (
 	ruleFile = root + "config/monitoring/rules.yaml"
 )
 
-// TestRules evaluates all rules over the series of a healthy cluster in which some differ, and compares all firing
-// alerts, so that a fault raises its alert and no other.
+// TestRules evaluates all rules on the series of a healthy cluster, some of which a scenario replaces, and compares
+// all firing alerts, so that a fault raises its alert and no other.
 func TestRules(t *testing.T) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
@@ -39,7 +39,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestAlertsAreTested checks that a scenario fires each alert with each of its severities, and that each has a runbook.
+// TestAlertsAreTested checks that a scenario fires each alert with each of its severities, and that each alert has a
+// runbook.
 func TestAlertsAreTested(t *testing.T) {
 	fired := map[string]bool{}
 	for _, s := range scenarios {
@@ -79,8 +80,8 @@ func TestRunbooksHaveAlerts(t *testing.T) {
 	}
 }
 
-// evaluate returns the firing alerts each minute until end, or every five minutes of a long period. Series differ from those of a healthy cluster. Each alert is
-// its name, labels and description.
+// evaluate returns the firing alerts at each minute until end, or every five minutes of a long period. series replace
+// those of a healthy cluster. An alert is identified by its name, labels and description.
 func evaluate(t *testing.T, series map[string]string, end time.Duration) map[time.Duration][]string {
 	t.Helper()
 	suite, groups := load(t, series, end)
@@ -110,7 +111,7 @@ func evaluate(t *testing.T, series map[string]string, end time.Duration) map[tim
 	return firing
 }
 
-// load returns a storage with the series, one sample per minute, and the groups of rules that are evaluated over it.
+// load returns a storage with the series, one sample per minute, and the rule groups to evaluate on it.
 func load(t *testing.T, series map[string]string, end time.Duration) (*promqltest.LazyLoader, []*rules.Group) {
 	t.Helper()
 	all := maps.Clone(healthy)

@@ -42,7 +42,7 @@ func certificate(of string) string {
 	return fmt.Sprintf(`quorate_certificate_%s_timestamp_seconds{%s,secret="demo-serving"}`, of, demo)
 }
 
-// Series of a schedule of backups.
+// Series of a backup schedule.
 const (
 	ready       = `quorate_backup_ready{` + demo + `,schedule="hourly"}`
 	lastSuccess = `quorate_backup_schedule_last_success_timestamp_seconds{` + demo + `,schedule="hourly"}`
@@ -70,7 +70,7 @@ func sli(of string, labels ...string) string {
 	return name + "}"
 }
 
-// Alerts as evaluate returns them.
+// Alerts in the format of evaluate.
 const (
 	available  = `QuorateClusterUnavailable{cluster="demo", namespace="ns", severity="critical"} ApiServerCluster ns/demo has not been available for 5 minutes.`
 	noQuorum   = `QuorateEtcdNoQuorum{cluster="demo", namespace="ns", severity="critical"} etcd of ApiServerCluster ns/demo has had no quorum for a minute.`
@@ -93,14 +93,14 @@ func expires(severity, left string) string {
 		`The certificate in Secret ns/demo-serving has %s of its lifetime left.`, severity, left)
 }
 
-// firing are all alerts that fire after the time since the start.
+// firing contains all firing alerts, by the time since the start.
 type firing map[time.Duration][]string
 
 const minute = time.Minute
 
 var scenarios = []struct {
 	name   string
-	series map[string]string // differ from healthy
+	series map[string]string // replace those of healthy
 	firing firing
 }{
 	{"healthy", nil, firing{10 * minute: nil, 2 * time.Hour: nil}},
@@ -247,7 +247,7 @@ var scenarios = []struct {
 		firing{30 * minute: nil},
 	},
 	{
-		// The series of the errors does not exist before the first error.
+		// The series of errors does not exist before the first error.
 		"half of the requests fail for some time", map[string]string{requests("500"): "_x60 0+60x60 3600xN"},
 		firing{
 			60 * minute: nil,

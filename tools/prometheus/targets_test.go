@@ -19,8 +19,8 @@ const (
 	operatorTarget  = `{job="quorate-operator-metrics", pod="quorate-operator-a"}`
 )
 
-// scrapeConfig has the fields of Prometheus' scrape configuration that the samples use. Prometheus' own type requires the
-// libraries of all its service discoveries.
+// scrapeConfig has the fields of Prometheus' scrape configuration that the samples use. Prometheus' own type requires
+// the libraries of all its service discoveries.
 type scrapeConfig struct {
 	JobName             string `yaml:"job_name"`
 	Scheme              string
@@ -34,7 +34,7 @@ type scrapeConfig struct {
 	RelabelConfigs []*relabel.Config `yaml:"relabel_configs"`
 }
 
-// discovered are labels of the targets that Kubernetes service discovery finds, by role.
+// discovered are the labels of the targets that Kubernetes service discovery finds, by role.
 var discovered = map[string][]map[string]string{
 	"pod": {
 		{

@@ -34,7 +34,7 @@ func (c *ApiServerCluster) ReplicaCount() int {
 	return int(*c.Spec.Replicas)
 }
 
-// Hibernated reports whether the cluster shall run no pods.
+// Hibernated reports whether spec.replicas is 0.
 func (c *ApiServerCluster) Hibernated() bool { return c.ReplicaCount() == 0 }
 
 // VoterCount returns the desired number of voting members of the embedded etcd, 0 with an external etcd.

@@ -180,8 +180,8 @@ type ApiServerBackupScheduleStatus struct {
 	// +optional
 	LastScheduleTime *metav1.Time `json:"lastScheduleTime,omitempty"`
 
-	// LastSuccessfulTime is the completion time of the newest completed backup that exists. Those with a time in the future, of a
-	// clock that was ahead, do not count. Example: 2026-01-01T06:00:09Z.
+	// LastSuccessfulTime is the completion time of the newest completed backup that exists. Completion times in the
+	// future, from a wrong clock, are ignored. Example: 2026-01-01T06:00:09Z.
 	//
 	// +optional
 	LastSuccessfulTime *metav1.Time `json:"lastSuccessfulTime,omitempty"`

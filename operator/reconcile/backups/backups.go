@@ -1,8 +1,8 @@
 // Package backups reconciles ApiServerBackups and ApiServerBackupSchedules.
 //
 // A backup is created by a pod of the cluster's image, which reads a member through its client port and writes to the
-// destination: only a pod can mount a volume, and the data does not pass through the operator. The result is the pod's
-// termination message. Package backup decides when a pod is created, repeated or given up.
+// destination: only a pod can mount a volume, and the data does not pass through the operator. The pod's termination
+// message is the result. Package backup decides when a pod is created, when it is retried, and when a backup fails.
 package backups
 
 import (
@@ -188,10 +188,10 @@ func failure(pod *corev1.Pod) string {
 	return cmp.Or(Message(pod), pod.Status.Message, pod.Status.Reason, "the pod failed")
 }
 
-// userReasons are those of waits that only the user can end.
+// userReasons are the reasons of waits that only the user can end.
 var userReasons = []string{v1alpha1.ReasonPodNotStarting, v1alpha1.ReasonObjectMissing, v1alpha1.ReasonObjectInvalid}
 
-// wait records why a backup waits. The first time that only the user can end the wait, it records an event.
+// wait records why a backup waits, and one event when only the user can end the wait.
 func (r *Reconciler) wait(ctx context.Context, b *v1alpha1.ApiServerBackup, a backup.Attempt, reason string) error {
 	base, why := b.DeepCopy(), v1alpha1.ReasonWaiting
 	switch {

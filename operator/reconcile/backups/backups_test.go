@@ -78,7 +78,7 @@ func newEnvironment(t *testing.T) *environment {
 	return e
 }
 
-// createAt creates an object as an API server does, which sets the time.
+// createAt creates an object with a creation time, as an API server does.
 func (e *environment) createAt(
 	ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption,
 ) error {
@@ -105,7 +105,7 @@ func (e *environment) create(spec v1alpha1.ApiServerBackupSpec) {
 	}))
 }
 
-// reconcile reconciles a few times, as often as a step can requeue.
+// reconcile reconciles several times, because a step can requeue.
 func (e *environment) reconcile() *v1alpha1.ApiServerBackup {
 	e.t.Helper()
 	r := &Reconciler{Client: e.client, Reader: e.client, Recorder: e, Clock: e.clock}
@@ -132,7 +132,7 @@ func (e *environment) pod(name string) *corev1.Pod {
 	return pod
 }
 
-// end terminates a pod.
+// end terminates a pod with a message.
 func (e *environment) end(name string, phase corev1.PodPhase, message string) {
 	e.t.Helper()
 	pod := e.pod(name)
@@ -190,7 +190,7 @@ quorate_backup_last_size_bytes{cluster="demo",namespace="ns"} 7
 		t.Fatal("the backup is deleted before its data")
 	}
 	e.end("b-delete", corev1.PodFailed, "no permission")
-	e.reconcile() // repeats
+	e.reconcile() // retries the deletion
 	e.end("b-delete", corev1.PodSucceeded, "")
 	if b := e.reconcile(); b != nil {
 		t.Errorf("the backup still exists: %+v", b)
@@ -291,7 +291,7 @@ quorate_backup_schedule_last_success_timestamp_seconds{cluster="demo",namespace=
 # TYPE quorate_backup_schedule_last_success_timestamp_seconds gauge
 quorate_backup_schedule_last_success_timestamp_seconds{cluster="demo",namespace="ns",schedule="hourly"} %d
 `, e.clock.Now().Unix())), success))
-	for _, b := range step() { // backups that a clock that was ahead has dated, then none
+	for _, b := range step() { // backups with times in the future, then none
 		b.Status.SnapshotTime = &metav1.Time{Time: e.clock.Now().Add(100 * time.Hour)}
 		b.Status.CompletionTime, b.Status.StartTime = b.Status.SnapshotTime, b.Status.SnapshotTime
 		e.must(e.client.Status().Update(t.Context(), &b))
@@ -321,7 +321,7 @@ quorate_backup_schedule_last_success_timestamp_seconds{cluster="demo",namespace=
 	}
 }
 
-// TestScheduleWithoutBackups: the condition, the metric and one event report that no backup is completed.
+// TestScheduleWithoutBackups checks that the condition, the metric and one event report that no backup is completed.
 func TestScheduleWithoutBackups(t *testing.T) {
 	e := newEnvironment(t)
 	r := &ScheduleReconciler{Client: e.client, Reader: e.client, Recorder: e, Clock: e.clock}
@@ -360,8 +360,8 @@ quorate_backup_ready{cluster="demo",namespace="ns",schedule="hourly"} 0
 	}
 }
 
-// TestBackupThatCannotStart: the status and an event name what is missing, then why the pod does not start, and the backup
-// fails at its deadline.
+// TestBackupThatCannotStart checks that the status and an event name the missing object, then the reason why the pod
+// does not start, and that the backup fails at its deadline.
 func TestBackupThatCannotStart(t *testing.T) {
 	e := newEnvironment(t)
 	s3 := v1alpha1.BackupDestination{S3: &v1alpha1.S3Destination{CredentialsSecretRef: corev1.LocalObjectReference{Name: "s3"}}}
@@ -397,7 +397,8 @@ func TestBackupThatCannotStart(t *testing.T) {
 	}
 }
 
-// TestBackupWithoutSecretsOfTheClusterFails: the condition names the Secret, and the backup fails at the deadline of its start.
+// TestBackupWithoutSecretsOfTheClusterFails checks that the condition names the Secret, and that the backup fails at
+// its start deadline.
 func TestBackupWithoutSecretsOfTheClusterFails(t *testing.T) {
 	for name, key := range map[string]string{
 		"demo-service-account": desired.ServiceAccountPrivateKey, "demo-etcd-client": corev1.TLSPrivateKeyKey,
@@ -425,7 +426,8 @@ func TestBackupWithoutSecretsOfTheClusterFails(t *testing.T) {
 	}
 }
 
-// TestBackupWithWrongRecipientsFails: no pod can encrypt for them, so the backup fails soon and says why.
+// TestBackupWithWrongRecipientsFails checks that the backup fails early with a message, because no pod can encrypt for
+// these recipients.
 func TestBackupWithWrongRecipientsFails(t *testing.T) {
 	e := newEnvironment(t)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "wrong"}, Data: map[string][]byte{

@@ -40,8 +40,8 @@ var (
 		scheduleLabels, nil)
 )
 
-// Collector exports metrics of the backups and schedules that exist. It has no state: the values are right after a restart of the
-// operator.
+// Collector exports metrics of the backups and schedules that exist. It is stateless: the values are correct after a
+// restart of the operator.
 type Collector struct {
 	Reader client.Reader // a cache
 	Clock  clock.PassiveClock
@@ -102,7 +102,7 @@ func newBackupSummary() *backupSummary {
 	}}
 }
 
-// add ignores the times of backups that a clock that was ahead has dated.
+// add ignores times that are in the future because of clock skew.
 func (s *backupSummary) add(b *v1alpha1.ApiServerBackup, now time.Time) {
 	phase := cmp.Or(b.Status.Phase, v1alpha1.BackupPending)
 	s.phases[phase]++

@@ -18,12 +18,12 @@ import (
 	"quorate.dev/operator/observed"
 )
 
-// unexplained is the time after which a pod that has not started is reported without a reason of the kubelet's, which
-// reports no missing volume in a pod's status.
+// unexplained is the time after which a pod that has not started is reported without a reason from the kubelet, which
+// does not report missing volumes in the pod's status.
 const unexplained = time.Minute
 
-// missing returns the reason and the message of the first object that the pod of a backup needs and that does not exist or cannot be
-// used, or "". A pod without it would wait for it without a reason in its status.
+// missing returns the reason and the message of the first object that the pod of a backup needs and that does not
+// exist or cannot be used, or "". Without the object, the pod would wait with no reason in its status.
 func (r *Reconciler) missing(
 	ctx context.Context, b *v1alpha1.ApiServerBackup, secrets []desired.SecretKeys,
 ) (reason, message string, err error) {
@@ -76,7 +76,7 @@ func check(key string, value []byte) error {
 	return nil
 }
 
-// obstacle returns why a pod has not started, as far as it is known.
+// obstacle returns why a pod has not started, or "" if that is unknown.
 func obstacle(pod *corev1.Pod, now time.Time) string {
 	switch {
 	case stateOf(pod) != backup.PodStarting:

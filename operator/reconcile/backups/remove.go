@@ -21,7 +21,7 @@ func (r *Reconciler) addFinalizer(ctx context.Context, b *v1alpha1.ApiServerBack
 	return r.Client.Patch(ctx, b, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 }
 
-// remove stops a backup, deletes its data if its deletionPolicy says so, and then deletes the finalizer.
+// remove stops a backup, deletes its data if deletionPolicy is Delete, and then removes the finalizer.
 func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.ApiServerBackup) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(b, finalizer) {
 		return ctrl.Result{}, nil
@@ -49,8 +49,8 @@ func (r *Reconciler) deleteOnce(ctx context.Context, pod *corev1.Pod) error {
 	return r.Client.Delete(ctx, pod)
 }
 
-// removeData reports whether nothing is left to delete. A failure is retried while the policy stays Delete. In a
-// namespace that is being deleted no pod can be created, so the data stays.
+// removeData reports whether no data is left to delete. It retries failures while the policy is Delete. In a
+// terminating namespace no pod can be created, so the data is kept.
 func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup) (bool, error) {
 	pod, err := r.pod(ctx, b, desired.DeletePodName(b))
 	if err != nil {

@@ -98,7 +98,7 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 	if !next.IsZero() {
 		after = min(after, max(next.Sub(r.Clock.Now()), immediately))
 	}
-	if invalid == nil { // when a backup that is not complete becomes overdue
+	if invalid == nil { // time at which an incomplete backup becomes overdue
 		if due := times.Next(now.Add(-grace(s))).Add(grace(s)); due.After(now) {
 			after = min(after, due.Sub(now)+immediately)
 		}
@@ -106,8 +106,8 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 	return ctrl.Result{RequeueAfter: after}, nil
 }
 
-// summarize returns the names of the unfinished backups, whose number it sets in the status, and the finished ones. Those that
-// are being deleted are neither.
+// summarize sets the number of unfinished backups in the status, and returns their names and the finished backups. It
+// skips backups that are being deleted.
 func summarize(
 	s *v1alpha1.ApiServerBackupSchedule, backups *v1alpha1.ApiServerBackupList,
 ) (active []string, finished []backup.Finished) {

@@ -1,4 +1,4 @@
-// Command probe is the program of the pods of run.sh and kubelet.sh: a server that returns its host name, and small
+// Command probe is the program in the pods of run.sh and kubelet.sh: a server that returns its host name, and small
 // diagnostic tools.
 package main
 
@@ -114,7 +114,7 @@ func get(client *http.Client, url, token string) error {
 	return nil
 }
 
-// dialTimeout is the time for an address to accept connections, because networks configure new pods with a delay.
+// dialTimeout is how long an address may take to accept connections, because networks configure new pods with a delay.
 const dialTimeout = 5 * time.Second
 
 // dial prints for each address whether it accepts connections.
