@@ -100,7 +100,7 @@ func describe(c *v1alpha1.ApiServerCluster) string {
 		return strings.TrimSpace(fmt.Sprintf("%s, recovery in stage %s %s", text, c.Status.Recovery.Stage, c.Status.Recovery.Message))
 	}
 	for _, kind := range []string{v1alpha1.Restored, v1alpha1.Degraded, v1alpha1.Progressing, v1alpha1.CredentialsRotating} {
-		if condition := meta.FindStatusCondition(c.Status.Conditions, kind); condition != nil && !overview.Fine(*condition) {
+		if condition := meta.FindStatusCondition(c.Status.Conditions, kind); condition != nil && !overview.Expected(*condition) {
 			return text + ", " + condition.Message
 		}
 	}

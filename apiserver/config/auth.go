@@ -40,7 +40,7 @@ func (c *Config) requiredClaimArgs() []string {
 // authorizationModes are the values of --authorization-mode.
 var authorizationModes = []string{"AlwaysAllow", "AlwaysDeny", "ABAC", "Webhook", "RBAC", "Node"}
 
-// trackedValue records in given that the flag was set.
+// trackedValue calls set when the flag is set.
 type trackedValue struct {
 	pflag.Value
 	set func()
@@ -58,10 +58,10 @@ type trackedSlice struct {
 	pflag.SliceValue
 }
 
-// trackFlag records in c.given when a flag is set.
+// trackFlag records in c.set when a flag is set.
 func (c *Config) trackFlag(f *pflag.FlagSet, name string) {
 	flag := f.Lookup(name)
-	tracked := trackedValue{flag.Value, func() { c.give(name) }}
+	tracked := trackedValue{flag.Value, func() { c.markSet(name) }}
 	if slice, ok := flag.Value.(pflag.SliceValue); ok {
 		flag.Value = trackedSlice{tracked, slice}
 		return
@@ -69,19 +69,19 @@ func (c *Config) trackFlag(f *pflag.FlagSet, name string) {
 	flag.Value = tracked
 }
 
-func (c *Config) give(name string) {
-	if c.given == nil {
-		c.given = map[string]bool{}
+func (c *Config) markSet(name string) {
+	if c.set == nil {
+		c.set = map[string]bool{}
 	}
-	c.given[name] = true
+	c.set[name] = true
 }
 
-func (c *Config) isGiven(names ...string) bool {
-	return slices.ContainsFunc(names, func(name string) bool { return c.given[name] })
+func (c *Config) isSet(names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return c.set[name] })
 }
 
-// AnonymousGiven reports whether --anonymous-auth was given.
-func (c *Config) AnonymousGiven() bool { return c.isGiven("anonymous-auth") }
+// AnonymousSet reports whether --anonymous-auth was set.
+func (c *Config) AnonymousSet() bool { return c.isSet("anonymous-auth") }
 
 // AnonymousAllowed reports whether the flags allow anonymous requests. With mode AlwaysAllow, anonymous requests would
 // be allowed everything.
@@ -174,11 +174,11 @@ func (a *Authentication) validateRequestHeaders() []error {
 // validateOIDC has kube-apiserver's texts.
 func (c *Config) validateOIDC() []error {
 	a := &c.Authentication
-	given := c.isGiven(oidcFlagNames...)
+	oidc := c.isSet(oidcFlagNames...)
 	switch {
-	case a.ConfigFile == "" && given && (a.OIDC.IssuerURL == "" || a.OIDC.ClientID == ""):
+	case a.ConfigFile == "" && oidc && (a.OIDC.IssuerURL == "" || a.OIDC.ClientID == ""):
 		return []error{errors.New("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set")}
-	case a.ConfigFile != "" && given:
+	case a.ConfigFile != "" && oidc:
 		return []error{errors.New("authentication-config file and oidc-* flags are mutually exclusive")}
 	}
 	return nil
@@ -188,7 +188,7 @@ func (c *Config) validateOIDC() []error {
 func (c *Config) validateAuthorization() []error {
 	a := &c.Authorization
 	if a.ConfigFile != "" {
-		if c.isGiven(modeFlagNames...) {
+		if c.isSet(modeFlagNames...) {
 			return []error{errors.New("--authorization-config can not be specified when --authorization-mode or " +
 				"--authorization-webhook-* flags are defined")}
 		}

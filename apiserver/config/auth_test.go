@@ -76,11 +76,11 @@ func TestClaimsRoundTrip(t *testing.T) {
 	}
 }
 
-// Flags that were given are known, even after others were rendered from the same configuration.
-func TestGivenFlags(t *testing.T) {
+// Flags that were set are known, even after others were rendered from the same configuration.
+func TestSetFlags(t *testing.T) {
 	c := parse(t, "--anonymous-auth")
 	_ = c.Args()
-	if !c.AnonymousGiven() || Default().AnonymousGiven() {
-		t.Error("--anonymous-auth is not known as given, or always")
+	if !c.AnonymousSet() || Default().AnonymousSet() {
+		t.Error("--anonymous-auth is not known as set, or always")
 	}
 }

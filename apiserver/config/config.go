@@ -31,8 +31,8 @@ type Config struct {
 	Metrics        Metrics
 	Tracing        Tracing
 
-	// given has the names of the flags that were given, among those of which validation needs to know.
-	given map[string]bool
+	// set has the names of the flags that were set, of those for which validation needs to know.
+	set map[string]bool
 	// unimplemented holds the flags that have no effect yet, by name.
 	unimplemented map[string]*unimplementedValue
 }

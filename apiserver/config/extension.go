@@ -77,7 +77,7 @@ func (c *Config) UnauthorizedTTL() time.Duration {
 }
 
 func (c *Config) delegatedTTL(flag string, value time.Duration) time.Duration {
-	if c.isGiven(flag) {
+	if c.isSet(flag) {
 		return value
 	}
 	return delegatedTTL

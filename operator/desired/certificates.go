@@ -52,8 +52,8 @@ func Domains(cluster *v1alpha1.ApiServerCluster) []string {
 	return domains
 }
 
-// GivenAuthority returns the Secret with the user's authority of a trust domain, or "".
-func GivenAuthority(cluster *v1alpha1.ApiServerCluster, domain string) string {
+// UserAuthoritySecret returns the name of the Secret with the user's authority of a trust domain, or "".
+func UserAuthoritySecret(cluster *v1alpha1.ApiServerCluster, domain string) string {
 	authorities := cluster.Spec.Certificates.Authorities
 	switch ref := authorities.ServingSecretRef; {
 	case domain == ServingDomain && ref != nil:

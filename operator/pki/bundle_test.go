@@ -195,7 +195,7 @@ func TestCheckServing(t *testing.T) {
 	}
 }
 
-func TestParseGiven(t *testing.T) {
+func TestParseUserAuthority(t *testing.T) {
 	root := authority(t, "root")
 	both, err := Bundle{Signer: root}.Add(authority(t, "b"), start)
 	if err != nil {
@@ -214,7 +214,7 @@ func TestParseGiven(t *testing.T) {
 		"other key":    {Pair{root.Certificate, leaf.Key}, start, "does not match"},
 		"empty":        {Pair{}, start, "parsing a certificate"},
 	} {
-		_, err := ParseGiven(c.pair, c.now)
+		_, err := ParseUserAuthority(c.pair, c.now)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got error %v, want %q", name, err, c.want)
 		}

@@ -91,9 +91,9 @@ func ParseAuthority(pair Pair) (Authority, error) {
 	return Authority{Pair: pair, certificate: certificate, signer: signer}, nil
 }
 
-// ParseGiven parses an authority that was not created by this package. It must be self-signed, because servers and
+// ParseUserAuthority parses an authority that was not created by this package. It must be self-signed, because servers and
 // clients trust its certificate alone, and valid.
-func ParseGiven(pair Pair, now time.Time) (Authority, error) {
+func ParseUserAuthority(pair Pair, now time.Time) (Authority, error) {
 	a, err := ParseAuthority(pair)
 	if err != nil {
 		return Authority{}, err

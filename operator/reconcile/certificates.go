@@ -19,13 +19,13 @@ import (
 
 // certificates are the contents of a cluster's Secrets.
 type certificates struct {
-	bundles    map[string]pki.Bundle    // by trust domain
-	given      map[string]pki.Authority // the user's usable authorities, by trust domain
-	leaves     map[string]pki.Pair      // by suffix of the Secret
-	keys       pki.Keys
-	keyCreated time.Time
-	trusted    []byte // certificates that verify the serving certificate, for clients; empty: a public issuer's
-	name       string // host that the serving certificate is valid for
+	bundles         map[string]pki.Bundle    // by trust domain
+	userAuthorities map[string]pki.Authority // the valid authorities from the user's Secrets, by trust domain
+	leaves          map[string]pki.Pair      // by suffix of the Secret
+	keys            pki.Keys
+	keyCreated      time.Time
+	trusted         []byte // certificates that verify the serving certificate, for clients; empty: a public issuer's
+	name            string // host that the serving certificate is valid for
 }
 
 // hash returns the fingerprint of the certificates and keys that pods mount.
@@ -44,7 +44,7 @@ func (c certificates) hash() string {
 // ensureCertificates creates missing authorities, brings them to the stage of the rotation, and issues missing or
 // outdated leaves. If the cluster may not be changed it only reads the existing ones.
 func (r *Reconciler) ensureCertificates(ctx context.Context, p *pass) error {
-	p.certificates = certificates{bundles: map[string]pki.Bundle{}, leaves: map[string]pki.Pair{}, given: map[string]pki.Authority{}}
+	p.certificates = certificates{bundles: map[string]pki.Bundle{}, leaves: map[string]pki.Pair{}, userAuthorities: map[string]pki.Authority{}}
 	if err := r.readAuthorities(ctx, p); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (r *Reconciler) readAuthorities(ctx context.Context, p *pass) error {
 			p.certificates.bundles[domain] = bundle
 		}
 		p.secrets[domain] = current
-		if err := r.readGivenAuthority(ctx, p, domain); err != nil {
+		if err := r.readUserAuthority(ctx, p, domain); err != nil {
 			return err
 		}
 		if err := r.protectAuthority(ctx, p, domain); err != nil {
@@ -104,12 +104,12 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, domain string
 		return nil
 	}
 	var err error
-	given, isGiven := p.certificates.given[domain]
+	authority, provided := p.certificates.userAuthorities[domain]
 	switch {
 	case found && p.mayChange():
 		bundle, err = advance(bundle, p, domain)
-	case !found && isGiven:
-		bundle.Signer = given
+	case !found && provided:
+		bundle.Signer = authority
 	case !found:
 		bundle.Signer, err = pki.NewAuthority(authorityName(p.cluster, domain), p.cluster.AuthorityLifetime(), p.input.Now)
 	}
@@ -158,8 +158,8 @@ func advance(bundle pki.Bundle, p *pass, domain string) (pki.Bundle, error) {
 // successor returns the next authority of a trust domain. Authorities that the operator creates have unique names,
 // which show in TLS handshakes whether an API server trusts them.
 func successor(p *pass, domain string) (pki.Authority, error) {
-	if given, ok := p.certificates.given[domain]; ok {
-		return given, nil
+	if authority, ok := p.certificates.userAuthorities[domain]; ok {
+		return authority, nil
 	}
 	name := fmt.Sprintf("%s@%d", authorityName(p.cluster, domain), p.input.Now.Unix())
 	return pki.NewAuthority(name, p.cluster.AuthorityLifetime(), p.input.Now)
@@ -168,19 +168,19 @@ func successor(p *pass, domain string) (pki.Authority, error) {
 // due returns why the signer of a trust domain has to be replaced, or "". The operator's authorities are replaced
 // together. The user's authority is replaced only by another one of the user.
 func due(p *pass, domain string) string {
-	if given, ok := p.certificates.given[domain]; ok {
-		if bundle := p.certificates.bundles[domain]; !bundle.Signer.Equal(given) {
-			return "Secret " + desired.GivenAuthority(p.cluster, domain) + " has another authority"
+	if authority, ok := p.certificates.userAuthorities[domain]; ok {
+		if bundle := p.certificates.bundles[domain]; !bundle.Signer.Equal(authority) {
+			return "Secret " + desired.UserAuthoritySecret(p.cluster, domain) + " has another authority"
 		}
 		return ""
 	}
-	if desired.GivenAuthority(p.cluster, domain) != "" {
+	if desired.UserAuthoritySecret(p.cluster, domain) != "" {
 		return "" // it cannot be used
 	}
 	request := p.cluster.Spec.Certificates.Authorities.RotateBefore
 	for _, other := range desired.Domains(p.cluster) {
 		bundle, found := p.certificates.bundles[other]
-		if !found || desired.GivenAuthority(p.cluster, other) != "" {
+		if !found || desired.UserAuthoritySecret(p.cluster, other) != "" {
 			continue
 		}
 		if reason := rotation.Due(bundle.Signer.Created(), bundle.Signer.Renewal(), timeOf(request), p.input.Now); reason != "" {
@@ -298,8 +298,12 @@ func (r *Reconciler) leaf(
 	bundle := p.certificates.bundles[certificate.Domain]
 	pair, trusted, reason = desired.PairOf(current), bundle.Trusted(), "missing"
 	if certificate.Secret == desired.ServingSecret {
-		if given := r.givenCertificate(ctx, p, current); given != nil {
-			return given.pair, given.published(trusted), given.difference(pair), nil
+		user, err := r.readServingCertificate(ctx, p, current)
+		if err != nil {
+			return pki.Pair{}, nil, "", err
+		}
+		if user != nil {
+			return user.pair, user.published(trusted), user.difference(pair), nil
 		}
 	}
 	if found {

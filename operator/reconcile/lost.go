@@ -107,8 +107,8 @@ func (r *Reconciler) trustedByLeaves(ctx context.Context, p *pass, domain string
 // certificate they do not verify, and Secrets whose leaf is still signed by the authority's Secret.
 func trustedBy(p *pass, certificate desired.Certificate, leaf *corev1.Secret) []byte {
 	trusted, pair := leaf.Data[desired.AuthorityKey], desired.PairOf(leaf)
-	given := p.cluster.Spec.Certificates.Serving.SecretRef != nil && certificate.Secret == desired.ServingSecret
-	if given && !p.certificates.bundles[certificate.Domain].Issued(pair) {
+	fromUser := p.cluster.Spec.Certificates.Serving.SecretRef != nil && certificate.Secret == desired.ServingSecret
+	if fromUser && !p.certificates.bundles[certificate.Domain].Issued(pair) {
 		name := authorityName(p.cluster, certificate.Domain)
 		return pki.Select(trusted, func(common string) bool {
 			return common == name || strings.HasPrefix(common, name+"@")

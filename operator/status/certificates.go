@@ -37,9 +37,9 @@ func certificates(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	case !in.Now.Before(first.At):
 		return condition(v1alpha1.CertificatesValid, false, v1alpha1.ReasonExpired,
 			"Certificate in Secret %s expired at %s", first.Secret, at)
-	case in.GivenErr != nil:
+	case in.UserCertificateErr != nil:
 		return condition(v1alpha1.CertificatesValid, false, v1alpha1.ReasonInvalidCertificate,
-			"A certificate or authority in spec.certificates cannot be used: %s", oneLine(in.GivenErr))
+			"A certificate or authority in spec.certificates cannot be used: %s", oneLine(in.UserCertificateErr))
 	}
 	for _, certificate := range in.Certificates {
 		if in.Now.After(certificate.notice()) {

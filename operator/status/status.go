@@ -34,18 +34,18 @@ type Rotation struct {
 
 // Input is the input of Compute.
 type Input struct {
-	State        *observed.State   // nil if it could not be read
-	Action       membership.Action // last planned action; without a kind if none was planned
-	Held         string            // why a rollout waits for a maintenance window; "" in one
-	Rejected     error             // etcd's error for the action, which is retried
-	Errors       []error           // errors of the steps
-	Invalid      error             // validation error of the spec
-	Lost         error             // which Secret in use is missing; nothing is changed until it is restored
-	Certificates []Expiry
-	GivenErr     error // why the user's certificate cannot be used
-	Rotations    []Rotation
-	APIServices  *[]v1alpha1.APIServiceStatus // nil: unknown, keep the status
-	Companions   *[]v1alpha1.CompanionStatus  // nil: unknown, keep the status
+	State              *observed.State   // nil if it could not be read
+	Action             membership.Action // last planned action; without a kind if none was planned
+	Held               string            // why a rollout waits for a maintenance window; "" in one
+	Rejected           error             // etcd's error for the action, which is retried
+	Errors             []error           // errors of the steps
+	Invalid            error             // validation error of the spec
+	Lost               error             // which Secret in use is missing; nothing is changed until it is restored
+	Certificates       []Expiry
+	UserCertificateErr error // why the user's certificate cannot be used
+	Rotations          []Rotation
+	APIServices        *[]v1alpha1.APIServiceStatus // nil: unknown, keep the status
+	Companions         *[]v1alpha1.CompanionStatus  // nil: unknown, keep the status
 	// ConfigurationErr is why the files of the configuration cannot be used. The last valid ones are in use.
 	ConfigurationErr error
 	Schedules        []Schedule // of backups

@@ -210,7 +210,9 @@ func TestConditions(t *testing.T) {
 			want{"CertificatesValid": "Valid"},
 		},
 		"user's certificate is unusable": {
-			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.GivenErr = errors.New("secret x does not exist") },
+			func(_ *v1alpha1.ApiServerCluster, in *Input) {
+				in.UserCertificateErr = errors.New("secret x does not exist")
+			},
 			want{"CertificatesValid": "InvalidCertificate", "Degraded": "AsExpected"},
 		},
 		"authorities are replaced": {

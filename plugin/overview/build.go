@@ -46,7 +46,7 @@ func Build(in Input) *Overview {
 		o.Etcd = "external"
 	}
 	for _, condition := range c.Status.Conditions {
-		if !Fine(condition) {
+		if !Expected(condition) {
 			o.Problems = append(o.Problems, condition)
 		}
 	}
@@ -59,8 +59,8 @@ func Build(in Input) *Overview {
 // badWhenTrue are the conditions that are False in a healthy cluster.
 var badWhenTrue = []string{v1alpha1.Progressing, v1alpha1.Degraded, v1alpha1.CredentialsRotating, v1alpha1.Paused}
 
-// Fine reports whether a condition needs no attention.
-func Fine(c metav1.Condition) bool {
+// Expected reports whether a condition has the status of a cluster that needs no attention.
+func Expected(c metav1.Condition) bool {
 	if c.Reason == "Hibernated" {
 		return true
 	}

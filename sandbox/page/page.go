@@ -54,7 +54,7 @@ var layout = template.Must(template.New("page").Funcs(template.FuncMap{
 	"css":   func() template.CSS { return template.CSS(css) },  //nolint:gosec // a constant of this package
 	"js":    func() template.JS { return template.JS(script) }, //nolint:gosec // a constant of this package
 	"ago":   func(now, t time.Time) string { return render.Age(now.Sub(t)) + " ago" },
-	"bytes": render.Bytes, "cpu": render.CPU, "fine": overview.Fine, "rate": rate, "firstExpiry": firstExpiry,
+	"bytes": render.Bytes, "cpu": render.CPU, "expected": overview.Expected, "rate": rate, "firstExpiry": firstExpiry,
 	"in":    func(now, t time.Time) string { return render.Age(t.Sub(now)) },
 	"lower": func(h overview.Health) string { return strings.ToLower(string(h)) },
 }).Parse(source))

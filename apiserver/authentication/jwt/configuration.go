@@ -44,7 +44,7 @@ func Load(c *config.Config) (*Configuration, error) {
 		return nil, err
 	}
 	switch configured := loaded.content.Anonymous; {
-	case configured != nil && c.AnonymousGiven():
+	case configured != nil && c.AnonymousSet():
 		return nil, field.Forbidden(field.NewPath("anonymous"),
 			"--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file")
 	case configured != nil:

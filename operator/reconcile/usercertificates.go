@@ -16,60 +16,60 @@ import (
 	"quorate.dev/operator/pki"
 )
 
-// given is the user's certificate.
-type given struct {
+// userCertificate is a serving certificate from the user's Secret.
+type userCertificate struct {
 	pair    pki.Pair
 	trusted []byte // PEM; empty: clients already trust its issuer
 	secret  string
 }
 
 // difference returns why the certificate in use is replaced, or "".
-func (g *given) difference(used pki.Pair) string {
-	if bytes.Equal(g.pair.Certificate, used.Certificate) && bytes.Equal(g.pair.Key, used.Key) {
+func (u *userCertificate) difference(used pki.Pair) string {
+	if bytes.Equal(u.pair.Certificate, used.Certificate) && bytes.Equal(u.pair.Key, used.Key) {
 		return ""
 	}
-	return "copied from Secret " + g.secret
+	return "copied from Secret " + u.secret
 }
 
 // published returns the certificates in kubeconfigs that verify the API servers: the user's and the operator's, so
 // that kubeconfigs stay valid if the operator has to replace the user's certificate. It is empty if the user has
 // provided none: clients then use their system's.
-func (g *given) published(operator []byte) []byte {
-	if len(g.trusted) == 0 {
+func (u *userCertificate) published(operator []byte) []byte {
+	if len(u.trusted) == 0 {
 		return nil
 	}
-	return slices.Concat(g.trusted, operator)
+	return slices.Concat(u.trusted, operator)
 }
 
-// givenCertificate returns the user's serving certificate. If it cannot be used, givenCertificate returns the former
-// one of the user while that is valid, or else nil, and the operator issues one. The user's Secret is copied, so that
+// readServingCertificate returns the user's serving certificate. If it cannot be used, readServingCertificate returns the
+// user's previous one while that is valid, or else nil, and the operator issues one. The user's Secret is copied, so that
 // pods mount only validated certificates, and a change restarts no pod.
-func (r *Reconciler) givenCertificate(ctx context.Context, p *pass, current *corev1.Secret) *given {
+func (r *Reconciler) readServingCertificate(ctx context.Context, p *pass, current *corev1.Secret) (*userCertificate, error) {
 	ref := p.cluster.Spec.Certificates.Serving.SecretRef
 	if ref == nil {
-		return nil
+		return nil, nil
 	}
 	source := &corev1.Secret{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: p.cluster.Namespace, Name: ref.Name}, source)
-	candidate := &given{pair: desired.PairOf(source), trusted: source.Data[desired.AuthorityKey], secret: ref.Name}
+	candidate := &userCertificate{pair: desired.PairOf(source), trusted: source.Data[desired.AuthorityKey], secret: ref.Name}
 	switch {
 	case apierrors.IsNotFound(err):
 		err = fmt.Errorf("secret %s does not exist", ref.Name)
 	case err != nil:
-		err = fmt.Errorf("reading Secret %s: %w", ref.Name, err)
+		return nil, fmt.Errorf("reading Secret %s: %w", ref.Name, err)
 	default:
 		if err = pki.CheckServing(candidate.pair, candidate.trusted, endpointHost(p), p.input.Now); err == nil {
-			return candidate
+			return candidate, nil
 		}
 		err = fmt.Errorf("secret %s: %w", ref.Name, err)
 	}
-	p.input.GivenErr = errors.Join(p.input.GivenErr, err)
-	return p.usedCertificate(current, ref.Name)
+	p.input.UserCertificateErr = errors.Join(p.input.UserCertificateErr, err)
+	return p.usedCertificate(current, ref.Name), nil
 }
 
 // usedCertificate returns the certificate in use if it is the user's and has not expired, or nil.
-func (p *pass) usedCertificate(current *corev1.Secret, name string) *given {
-	used := &given{pair: desired.PairOf(current), secret: name}
+func (p *pass) usedCertificate(current *corev1.Secret, name string) *userCertificate {
+	used := &userCertificate{pair: desired.PairOf(current), secret: name}
 	signer := p.certificates.bundles[desired.ServingDomain]
 	if signer.Issued(used.pair) || pki.CheckServing(used.pair, nil, "", p.input.Now) != nil {
 		return nil
@@ -87,10 +87,10 @@ func endpointHost(p *pass) string {
 	return parsed.Hostname()
 }
 
-// readGivenAuthority reads the user's authority of a trust domain, if there is one. An unusable authority is reported,
+// readUserAuthority reads the user's authority of a trust domain, if there is one. An unusable authority is reported,
 // and the one in use is kept.
-func (r *Reconciler) readGivenAuthority(ctx context.Context, p *pass, domain string) error {
-	name := desired.GivenAuthority(p.cluster, domain)
+func (r *Reconciler) readUserAuthority(ctx context.Context, p *pass, domain string) error {
+	name := desired.UserAuthoritySecret(p.cluster, domain)
 	if name == "" {
 		return nil
 	}
@@ -103,12 +103,12 @@ func (r *Reconciler) readGivenAuthority(ctx context.Context, p *pass, domain str
 		return fmt.Errorf("reading Secret %s: %w", name, err)
 	default:
 		var authority pki.Authority
-		if authority, err = pki.ParseGiven(desired.PairOf(source), p.input.Now); err == nil {
-			p.certificates.given[domain] = authority
+		if authority, err = pki.ParseUserAuthority(desired.PairOf(source), p.input.Now); err == nil {
+			p.certificates.userAuthorities[domain] = authority
 			return nil
 		}
 		err = fmt.Errorf("secret %s: %w", name, err)
 	}
-	p.input.GivenErr = errors.Join(p.input.GivenErr, err)
+	p.input.UserCertificateErr = errors.Join(p.input.UserCertificateErr, err)
 	return nil
 }
