@@ -78,6 +78,15 @@ func newCommand(out io.Writer) *cobra.Command {
 // offline is the annotation of commands that use no running etcd.
 const offline = "offline"
 
+// group returns a command that has only subcommands. An unknown one is an error; without RunE, cobra would print the help
+// and report success.
+func group(name, short string) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Short: short, Args: cobra.NoArgs, Annotations: map[string]string{offline: "true"},
+		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
+	}
+}
+
 func (t *tool) validate(command *cobra.Command) error {
 	switch {
 	case t.format != "" && t.format != "json":
