@@ -109,7 +109,7 @@ func (o *backupOptions) check() error {
 }
 
 func (t *tool) backup(ctx context.Context, key client.ObjectKey, o backupOptions) error {
-	in, err := overview.Collect(ctx, t.client, key, t.now())
+	in, err := t.backupInput(ctx, key, o)
 	if err != nil {
 		return err
 	}
@@ -137,6 +137,15 @@ func (t *tool) backup(ctx context.Context, key client.ObjectKey, o backupOptions
 		return t.print(o.format, backup)
 	}
 	return nil
+}
+
+// backupInput reads the cluster, and the backups and schedules whose destination is the default.
+func (t *tool) backupInput(ctx context.Context, key client.ObjectKey, o backupOptions) (overview.Input, error) {
+	if to, err := o.destination.value(); to == nil && err == nil {
+		return overview.CollectBackups(ctx, t.client, key)
+	}
+	in := overview.Input{Cluster: &v1alpha1.ApiServerCluster{}}
+	return in, t.client.Get(ctx, key, in.Cluster)
 }
 
 // spec returns the spec of the backup. The destination defaults to that of a schedule or of the newest backup.
