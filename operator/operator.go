@@ -102,7 +102,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 func Run(ctx context.Context, args []string) error {
 	var o options
 	command := &cobra.Command{
-		Use: "operator", Short: "Run the controller manager for ApiServerClusters.",
+		Use: "operator", Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "quorate operator"},
+		Short: "Run the controller manager for ApiServerClusters.",
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(command *cobra.Command, _ []string) error {
 			o.complete()
