@@ -66,6 +66,9 @@ func Complete(ctx context.Context, args []string) error {
 	return Run(ctx, append([]string{cobra.ShellCompRequestCmd}, args...))
 }
 
+// Command returns the command `kubectl quorate`, for the reference of its flags.
+func Command() *cobra.Command { return newCommand(streams{out: io.Discard, err: io.Discard}) }
+
 func run(ctx context.Context, s streams, args []string) error {
 	command := newCommand(s)
 	command.SetArgs(args)
