@@ -85,7 +85,7 @@ func run(ctx context.Context, args []string) error {
 		return linked(ctx, rest)
 	}
 	if len(rest) == 0 || rest[0] == "help" || rest[0] == "--help" || rest[0] == "-h" {
-		usage()
+		usage(os.Stdout)
 		return nil
 	}
 	for _, c := range commands {
@@ -93,16 +93,16 @@ func run(ctx context.Context, args []string) error {
 			return c.run(ctx, rest[1:])
 		}
 	}
-	usage()
+	usage(os.Stderr)
 	return fmt.Errorf("unknown command %q", rest[0])
 }
 
-func usage() {
-	fmt.Println("Usage: quorate COMMAND [flags]")
-	fmt.Println()
+func usage(out io.Writer) {
+	fmt.Fprintln(out, "Usage: quorate COMMAND [flags]")
+	fmt.Fprintln(out)
 	for _, c := range commands {
-		fmt.Printf("  %-10s %s\n", c.name, c.summary)
+		fmt.Fprintf(out, "  %-10s %s\n", c.name, c.summary)
 	}
-	fmt.Println()
-	fmt.Println("Use \"quorate COMMAND --help\" for the flags of a command.")
+	fmt.Fprintln(out)
+	fmt.Fprintln(out, "Use \"quorate COMMAND --help\" for the flags of a command.")
 }

@@ -37,6 +37,9 @@ func Run(ctx context.Context, args []string) error {
 	return command.ExecuteContext(ctx)
 }
 
+// Command returns the command `quorate extension`, for the reference of its flags.
+func Command() *cobra.Command { return newCommand(io.Discard) }
+
 func newCommand(out io.Writer) *cobra.Command {
 	command := &cobra.Command{
 		Use:          "extension",

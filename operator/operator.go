@@ -100,18 +100,25 @@ func (o *options) flags(f *pflag.FlagSet) {
 
 // Run runs the operator until ctx is done.
 func Run(ctx context.Context, args []string) error {
+	command := Command()
+	command.SetArgs(args)
+	return command.ExecuteContext(ctx)
+}
+
+// Command returns the command `quorate operator`.
+func Command() *cobra.Command {
 	var o options
 	command := &cobra.Command{
-		Use: "operator", Short: "Run the controller manager for ApiServerClusters.",
-		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		Use: "operator", Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "quorate operator"},
+		Short: "Run the controller manager for ApiServerClusters.",
+		Args:  cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(command *cobra.Command, _ []string) error {
 			o.complete()
 			return o.run(command.Context())
 		},
 	}
 	o.flags(command.Flags())
-	command.SetArgs(args)
-	return command.ExecuteContext(ctx)
+	return command
 }
 
 // complete sets defaults. With a kubeconfig, the hosting cluster may differ from the cluster of the operator's pod.

@@ -32,6 +32,12 @@ type backupOptions struct {
 	wait        bool
 }
 
+// Limits of spec.timeoutSeconds.
+const (
+	minBackupTimeout = 10 * time.Second
+	maxBackupTimeout = 24 * time.Hour
+)
+
 // destination contains the flags of a BackupDestination.
 type destination struct {
 	claim, path, endpoint, bucket, prefix, region, credentials string
@@ -51,11 +57,16 @@ func (d *destination) flags(f *pflag.FlagSet) {
 
 // value returns the destination, or nil if no flag selects one.
 func (d *destination) value() (*v1alpha1.BackupDestination, error) {
+	s3 := d.bucket != "" || d.prefix != "" || d.region != "" || d.credentials != "" || d.pathStyle
 	switch {
+	case d.claim != "" && (d.endpoint != "" || s3):
+		return nil, errors.New("set --claim or --s3-endpoint and its other flags, not both")
+	case d.claim == "" && d.path != "":
+		return nil, errors.New("--claim-path needs --claim")
+	case d.endpoint == "" && s3:
+		return nil, errors.New("the flags --s3-... need --s3-endpoint")
 	case d.claim == "" && d.endpoint == "":
 		return nil, nil //nolint:nilnil // no flag is set
-	case d.claim != "" && d.endpoint != "":
-		return nil, errors.New("set --claim or --s3-endpoint, not both")
 	case d.claim != "":
 		return &v1alpha1.BackupDestination{Volume: &v1alpha1.VolumeDestination{ClaimName: d.claim, Path: d.path}}, nil
 	case d.bucket == "" || d.credentials == "":
@@ -83,12 +94,22 @@ func (t *tool) backupCommand() *cobra.Command {
 	f.StringVar(&o.policy, "deletion-policy", "", "What happens to the data when the ApiServerBackup is deleted: Retain or Delete; default: Retain")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "Time after which the backup fails")
 	f.BoolVar(&o.wait, "wait", true, "Wait until the backup is complete")
+	checkFlags(command, o.check)
 	command.RunE = t.runFor(func(ctx context.Context, key client.ObjectKey) error { return t.backup(ctx, key, o) })
 	return command
 }
 
+// check returns an error if the flags cannot be used for any cluster.
+func (o *backupOptions) check() error {
+	if o.timeout < minBackupTimeout || o.timeout > maxBackupTimeout {
+		return fmt.Errorf("--timeout=%s must be between %s and %s", o.timeout, minBackupTimeout, maxBackupTimeout)
+	}
+	_, err := o.destination.value()
+	return err
+}
+
 func (t *tool) backup(ctx context.Context, key client.ObjectKey, o backupOptions) error {
-	in, err := overview.Collect(ctx, t.client, key, t.now())
+	in, err := t.backupInput(ctx, key, o)
 	if err != nil {
 		return err
 	}
@@ -109,15 +130,27 @@ func (t *tool) backup(ctx context.Context, key client.ObjectKey, o backupOptions
 		return err
 	}
 	t.note("Created ApiServerBackup %s", backup.Name)
-	if !o.wait {
-		return nil
+	switch {
+	case o.wait:
+		return t.followBackup(ctx, client.ObjectKeyFromObject(backup), o)
+	case o.format != "":
+		return t.print(o.format, backup)
 	}
-	return t.followBackup(ctx, client.ObjectKeyFromObject(backup), o)
+	return nil
+}
+
+// backupInput reads the cluster, and the backups and schedules whose destination is the default.
+func (t *tool) backupInput(ctx context.Context, key client.ObjectKey, o backupOptions) (overview.Input, error) {
+	if to, err := o.destination.value(); to == nil && err == nil {
+		return overview.CollectBackups(ctx, t.client, key)
+	}
+	in := overview.Input{Cluster: &v1alpha1.ApiServerCluster{}}
+	return in, t.client.Get(ctx, key, in.Cluster)
 }
 
 // spec returns the spec of the backup. The destination defaults to that of a schedule or of the newest backup.
 func (o backupOptions) spec(in overview.Input) (v1alpha1.ApiServerBackupSpec, error) {
-	seconds := int32(max(1, o.timeout.Seconds()))
+	seconds := int32(o.timeout.Seconds())
 	spec := v1alpha1.ApiServerBackupSpec{
 		ClusterName: in.Cluster.Name, DeletionPolicy: v1alpha1.BackupDeletionPolicy(o.policy), TimeoutSeconds: &seconds,
 	}

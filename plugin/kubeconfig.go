@@ -42,6 +42,12 @@ func (t *tool) kubeconfigCommand() *cobra.Command {
 	f.StringVar(&o.name, "name", "", "Name of the cluster, user and context; default: NAMESPACE-CLUSTER")
 	f.StringVar(&o.endpoint, "endpoint", "", "URL of the API servers, such as that of a forwarded port; certificates are still verified for the "+
 		"name in the kubeconfig; default: the URL in the kubeconfig")
+	checkFlags(command, func() error {
+		if o.use && !o.write {
+			return errors.New("--use needs --write")
+		}
+		return nil
+	})
 	command.RunE = t.runFor(func(ctx context.Context, key client.ObjectKey) error { return t.kubeconfig(ctx, key, o) })
 	return command
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,7 +54,6 @@ func (t *tool) logsCommand() *cobra.Command {
 type source struct {
 	pod    *corev1.Pod
 	accept func(line string) bool
-	tail   int64 // after accept, which the API server does not know
 }
 
 func (t *tool) logs(ctx context.Context, key client.ObjectKey, o logOptions) error {
@@ -98,7 +98,7 @@ func (t *tool) sources(ctx context.Context, key client.ObjectKey, o logOptions) 
 			return nil, err
 		}
 		for i := range pods.Items {
-			sources = append(sources, source{&pods.Items[i], all, o.tail})
+			sources = append(sources, source{&pods.Items[i], all})
 		}
 	}
 	if !o.replicas {
@@ -114,7 +114,7 @@ func (t *tool) sources(ctx context.Context, key client.ObjectKey, o logOptions) 
 		}
 		for i := range pods.Items {
 			accept := func(line string) bool { return mentions(line, key) }
-			sources = append(sources, source{&pods.Items[i], accept, o.tail})
+			sources = append(sources, source{&pods.Items[i], accept})
 		}
 	}
 	if len(sources) == 0 {
@@ -131,34 +131,90 @@ func mentions(line string, key client.ObjectKey) bool {
 	return has("name", key.Name) && has("namespace", key.Namespace)
 }
 
-// printLog prints the accepted lines of a log. If lines are filtered and the log is not followed, it reads the whole
-// log, because the API server would apply the tail limit before the filter.
+// printLog prints the accepted lines of a log. If lines are filtered, it reads the whole log, because the API server would
+// apply the tail limit before the filter.
 func (t *tool) printLog(ctx context.Context, clientset kubernetes.Interface, s source, o logOptions, line func(string)) error {
 	filtered := s.pod.Labels[desired.NameLabel] == desired.OperatorName
 	options := &corev1.PodLogOptions{Follow: o.follow, Previous: o.previous, Container: s.pod.Spec.Containers[0].Name}
 	if o.since > 0 {
 		options.SinceSeconds = ptr.To(max(1, int64(o.since.Seconds())))
 	}
-	if o.tail >= 0 && !filtered {
+	if o.tail >= 0 && filtered {
+		return printFiltered(ctx, clientset, s, *options, o.tail, line)
+	}
+	if o.tail >= 0 {
 		options.TailLines = &o.tail
 	}
-	stream, err := clientset.CoreV1().Pods(s.pod.Namespace).GetLogs(s.pod.Name, options).Stream(ctx)
+	stream, err := openLog(ctx, clientset, s, options)
 	if err != nil {
-		return fmt.Errorf("read the log of pod %s: %w", s.pod.Name, err)
-	}
-	defer stream.Close()
-	if filtered && o.tail >= 0 && !o.follow {
-		lines, err := lastLines(stream, s.accept, int(o.tail))
-		for _, text := range lines {
-			line(text)
-		}
 		return err
 	}
+	defer stream.Close()
 	return eachLine(stream, func(text string) {
 		if s.accept(text) {
 			line(text)
 		}
 	})
+}
+
+func openLog(ctx context.Context, clientset kubernetes.Interface, s source, options *corev1.PodLogOptions) (io.ReadCloser, error) {
+	stream, err := clientset.CoreV1().Pods(s.pod.Namespace).GetLogs(s.pod.Name, options).Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the log of pod %s: %w", s.pod.Name, err)
+	}
+	return stream, nil
+}
+
+// printFiltered prints the last accepted lines of a log, and then follows it if the options say so. The second request
+// begins with the second of the last line, and lines up to that one are dropped.
+func printFiltered(
+	ctx context.Context, clientset kubernetes.Interface, s source, options corev1.PodLogOptions, tail int64, line func(string),
+) error {
+	follow := options.Follow
+	options.Follow, options.Timestamps = false, true
+	stream, err := openLog(ctx, clientset, s, &options)
+	if err != nil {
+		return err
+	}
+	var last time.Time
+	lines, err := lastLines(stream, func(text string) bool {
+		at, text := splitTimestamp(text)
+		if !at.IsZero() {
+			last = at
+		}
+		return s.accept(text)
+	}, int(tail))
+	stream.Close()
+	for _, text := range lines {
+		_, text = splitTimestamp(text)
+		line(text)
+	}
+	if err != nil || !follow {
+		return err
+	}
+	options.Follow = true
+	if !last.IsZero() {
+		options.SinceSeconds, options.SinceTime = nil, &metav1.Time{Time: last}
+	}
+	if stream, err = openLog(ctx, clientset, s, &options); err != nil {
+		return err
+	}
+	defer stream.Close()
+	return eachLine(stream, func(text string) {
+		if at, text := splitTimestamp(text); at.After(last) && s.accept(text) {
+			line(text)
+		}
+	})
+}
+
+// splitTimestamp returns the time that the kubelet has put before a line, and the line.
+func splitTimestamp(text string) (time.Time, string) {
+	timestamp, rest, _ := strings.Cut(text, " ")
+	at, err := time.Parse(time.RFC3339Nano, timestamp)
+	if err != nil {
+		return time.Time{}, text
+	}
+	return at, rest
 }
 
 func lastLines(log io.Reader, accept func(string) bool, count int) ([]string, error) {

@@ -42,8 +42,9 @@ func negative(format string, args ...any) error {
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
-	terminal bool // err is a terminal, on which progress is displayed
-	asks     bool // in is a terminal, from which a confirmation can be read
+	terminal bool       // err is a terminal, on which progress is displayed
+	asks     bool       // in is a terminal, from which a confirmation can be read
+	width    func() int // columns of the terminal, 0: unknown
 }
 
 // Run is the command `kubectl quorate`.
@@ -52,6 +53,10 @@ func Run(ctx context.Context, args []string) error {
 	s := streams{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr,
 		terminal: term.IsTerminal(int(os.Stderr.Fd())), asks: term.IsTerminal(int(os.Stdin.Fd())),
+		width: func() int {
+			columns, _, _ := term.GetSize(int(os.Stderr.Fd())) // 0 after an error
+			return columns
+		},
 	}
 	return run(ctx, s, args)
 }
@@ -60,6 +65,9 @@ func Run(ctx context.Context, args []string) error {
 func Complete(ctx context.Context, args []string) error {
 	return Run(ctx, append([]string{cobra.ShellCompRequestCmd}, args...))
 }
+
+// Command returns the command `kubectl quorate`, for the reference of its flags.
+func Command() *cobra.Command { return newCommand(streams{out: io.Discard, err: io.Discard}) }
 
 func run(ctx context.Context, s streams, args []string) error {
 	command := newCommand(s)

@@ -3,6 +3,7 @@ package plugin
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/plugin/overview"
@@ -40,6 +42,16 @@ func TestArgumentErrors(t *testing.T) {
 		{"status", "name one with --kubeconfig"},
 		{"logs --operator --replicas", "none of the others can be"},
 		{"recover --member=a --from=b", "none of the others can be"},
+		{"rotate nonsense", "unknown command"},
+		{"rotate authorities --overlap=soon", "--overlap"},
+		{"wait --for=nonsense", "must be one of available"},
+		{"backup --s3-bucket=b --s3-secret=s", "need --s3-endpoint"},
+		{"backup --claim=a --s3-bucket=b", "not both"},
+		{"backup --claim-path=a", "needs --claim"},
+		{"backup --timeout=0", "between 10s and 24h0m0s"},
+		{"backup --claim=a -o table", "must be json or yaml"},
+		{"restore copy", "set --from"},
+		{"kubeconfig --use", "needs --write"},
 	} {
 		_, err := execute(t, strings.Fields(test.args)...)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
@@ -104,7 +116,7 @@ func TestBackupDestination(t *testing.T) {
 		{"both", backupOptions{destination: destination{claim: "a", endpoint: "b"}}, overview.Input{}, "", false, "not both"},
 		{"half of S3", backupOptions{destination: destination{endpoint: "b", bucket: "c"}}, overview.Input{}, "", false, "--s3-secret"},
 	} {
-		test.in.Cluster = &v1alpha1.ApiServerCluster{}
+		test.in.Cluster, test.options.timeout = &v1alpha1.ApiServerCluster{}, time.Hour
 		spec, err := test.options.spec(test.in)
 		if test.err != "" {
 			if err == nil || !strings.Contains(err.Error(), test.err) {
@@ -115,6 +127,25 @@ func TestBackupDestination(t *testing.T) {
 		if err != nil || spec.Destination.Volume.ClaimName != test.claim || (spec.Encryption != nil) != test.encrypted {
 			t.Errorf("%s: got %+v, %v", test.name, spec, err)
 		}
+	}
+}
+
+// TestBackupIsPrintedWithoutWaiting checks that scripts that do not wait get the name of the backup.
+func TestBackupIsPrintedWithoutWaiting(t *testing.T) {
+	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo"}}
+	var out bytes.Buffer
+	tool := &tool{
+		streams: streams{out: &out, err: &bytes.Buffer{}}, now: time.Now,
+		client: fake.NewClientBuilder().WithScheme(overview.Scheme()).WithObjects(cluster).Build(),
+	}
+	options := backupOptions{name: "monday", format: "json", timeout: time.Hour, destination: destination{claim: "backups"}}
+	if err := tool.backup(t.Context(), client.ObjectKeyFromObject(cluster), options); err != nil {
+		t.Fatal(err)
+	}
+	var printed v1alpha1.ApiServerBackup
+	if err := json.Unmarshal(out.Bytes(), &printed); err != nil || printed.Name != "monday" || printed.Spec.ClusterName != "demo" ||
+		printed.Kind != "ApiServerBackup" || printed.APIVersion != v1alpha1.GroupVersion.String() {
+		t.Errorf("got %v, %q", err, out.String())
 	}
 }
 
@@ -258,6 +289,16 @@ func TestConfirm(t *testing.T) {
 		if err := tool.confirm("demo", test.yes); (err == nil) != test.ok {
 			t.Errorf("%+v: %v", test, err)
 		}
+	}
+}
+
+// TestProgressFitsTheTerminal checks that a line does not wrap: only the last of several lines would be replaced.
+func TestProgressFitsTheTerminal(t *testing.T) {
+	var out bytes.Buffer
+	p := &progress{streams: streams{err: &out, terminal: true, width: func() int { return 10 }}}
+	p.show("0/3 ready, and more")
+	if want := "\r\x1b[K0/3 re..."; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }
 

@@ -5,6 +5,9 @@ import (
 	"strings"
 )
 
+// standardWidth is the width of a terminal that does not report one.
+const standardWidth = 80
+
 // progress displays the state of an operation on standard error: one line that is replaced on a terminal, a line per
 // change elsewhere.
 type progress struct {
@@ -23,7 +26,11 @@ func (p *progress) show(text string) {
 		fmt.Fprintln(p.err, text)
 		return
 	}
-	const width = 120 // a longer line would wrap, and could not be replaced
+	width := standardWidth
+	if p.width != nil && p.width() > 3 {
+		width = p.width()
+	}
+	width-- // a line that fills the terminal would wrap, and could not be replaced
 	if runes := []rune(text); len(runes) > width {
 		text = string(runes[:width-3]) + "..."
 	}

@@ -51,6 +51,7 @@ func (t *tool) restoreCommand() *cobra.Command {
 	f.BoolVar(&o.replaceKey, "replace-service-account-key", false, "Create a new key if it is missing; tokens of the original cluster become invalid")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "Time to wait; 0 waits without limit")
 	f.BoolVar(&o.wait, "wait", true, "Wait until the cluster is settled")
+	checkFlags(command, func() error { _, err := o.source(); return err })
 	command.RunE = t.runFor(func(ctx context.Context, key client.ObjectKey) error { return t.restore(ctx, key, o) })
 	return command
 }

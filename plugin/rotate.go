@@ -47,6 +47,8 @@ func (t *tool) rotateCommand() *cobra.Command {
 		Use: "rotate", Short: "Replace authorities or keys in stages, without interruption", Args: cobra.NoArgs,
 		Long: "Replace the current authorities or keys. The old and the new ones are both accepted for the overlap in the spec of\n" +
 			"the cluster, so a rotation takes days by default. `kubectl quorate status` shows its stage.",
+		// Without RunE, cobra would print the help for an unknown subcommand and report success.
+		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
 	for _, c := range credentials {
 		root.AddCommand(t.rotateOne(c))
@@ -65,8 +67,20 @@ func (t *tool) rotateOne(c credential) *cobra.Command {
 	}
 	f.BoolVar(&o.wait, "wait", false, "Wait until the rotation is complete")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "Time to wait; 0 waits without limit")
+	checkFlags(command, o.check)
 	command.RunE = t.runFor(func(ctx context.Context, key client.ObjectKey) error { return t.rotate(ctx, key, c, o) })
 	return command
+}
+
+// check returns an error if the overlap is not a duration.
+func (o *rotateOptions) check() error {
+	if o.overlap == "" {
+		return nil
+	}
+	if _, err := time.ParseDuration(o.overlap); err != nil {
+		return fmt.Errorf("--overlap: %w", err)
+	}
+	return nil
 }
 
 func (t *tool) rotate(ctx context.Context, key client.ObjectKey, c credential, o rotateOptions) error {
@@ -79,9 +93,6 @@ func (t *tool) rotate(ctx context.Context, key client.ObjectKey, c credential, o
 	}
 	fields := map[string]any{}
 	if o.overlap != "" {
-		if _, err := time.ParseDuration(o.overlap); err != nil {
-			return fmt.Errorf("--overlap: %w", err)
-		}
 		fields["overlap"] = o.overlap
 	}
 	if err := t.patchSpec(ctx, cluster, c.spec(t.now().UTC().Format(time.RFC3339), fields)); err != nil {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/yaml"
 
 	"quorate.dev/operator/api/v1alpha1"
@@ -127,8 +128,15 @@ func (t *tool) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// print writes a value as JSON or YAML.
+// print writes a value as JSON or YAML. Objects get their apiVersion and kind, which clients drop.
 func (t *tool) print(format string, value any) error {
+	if object, ok := value.(client.Object); ok {
+		kind, err := apiutil.GVKForObject(object, overview.Scheme())
+		if err != nil {
+			return err
+		}
+		object.GetObjectKind().SetGroupVersionKind(kind)
+	}
 	if format == "yaml" {
 		content, err := yaml.Marshal(value)
 		if err != nil {
@@ -146,11 +154,24 @@ func (t *tool) print(format string, value any) error {
 func outputFlag(command *cobra.Command, format *string) {
 	command.Flags().StringVarP(format, "output", "o", "", "Output format: json or yaml; default: text")
 	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
-	command.PreRunE = func(*cobra.Command, []string) error {
+	checkFlags(command, func() error {
 		if !slices.Contains([]string{"", "json", "yaml"}, *format) {
 			return fmt.Errorf("--output %q must be json or yaml", *format)
 		}
 		return nil
+	})
+}
+
+// checkFlags adds a check that runs before the command connects.
+func checkFlags(command *cobra.Command, check func() error) {
+	earlier := command.PreRunE
+	command.PreRunE = func(command *cobra.Command, args []string) error {
+		if earlier != nil {
+			if err := earlier(command, args); err != nil {
+				return err
+			}
+		}
+		return check()
 	}
 }
 

@@ -61,12 +61,14 @@ func (t *tool) waitCommand() *cobra.Command {
 	command.Flags().StringVar(&target, "for", "settled", "State: "+strings.Join(names, ", "))
 	command.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "Time to wait; 0 waits without limit")
 	_ = command.RegisterFlagCompletionFunc("for", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
-	command.RunE = t.runFor(func(ctx context.Context, key client.ObjectKey) error {
-		reached, ok := goals[target]
-		if !ok {
+	checkFlags(command, func() error {
+		if goals[target] == nil {
 			return fmt.Errorf("--for=%s must be one of %s", target, strings.Join(names, ", "))
 		}
-		return t.awaitCluster(ctx, key, timeout, target, reached)
+		return nil
+	})
+	command.RunE = t.runFor(func(ctx context.Context, key client.ObjectKey) error {
+		return t.awaitCluster(ctx, key, timeout, target, goals[target])
 	})
 	return command
 }

@@ -41,6 +41,9 @@ func Run(ctx context.Context, args []string) error {
 	return command.ExecuteContext(ctx)
 }
 
+// Command returns the command `quorate sandbox`, for the reference of its flags.
+func Command() *cobra.Command { return newCommand() }
+
 func newCommand() *cobra.Command {
 	s := settings{}
 	command := &cobra.Command{

@@ -60,6 +60,9 @@ func Run(ctx context.Context, args []string) error {
 	return root.ExecuteContext(ctx)
 }
 
+// Command returns the command `quorate backup`, for the reference of its flags.
+func Command() *cobra.Command { return newCommand(io.Discard, io.Discard) }
+
 func newCommand(out, log io.Writer) *cobra.Command {
 	c := &command{out: out, log: log}
 	root := &cobra.Command{

@@ -15,7 +15,7 @@ type alarm struct {
 }
 
 func (t *tool) alarmCommand() *cobra.Command {
-	command := &cobra.Command{Use: "alarm", Short: "List or disarm alarms", Args: cobra.NoArgs}
+	command := group("alarm", "List or disarm alarms")
 	command.AddCommand(
 		&cobra.Command{
 			Use: "list", Short: "List the active alarms", Args: cobra.NoArgs,

@@ -46,6 +46,9 @@ func Run(ctx context.Context, args []string) error {
 	return command.ExecuteContext(ctx)
 }
 
+// Command returns the command `quorate etcd`, for the reference of its flags.
+func Command() *cobra.Command { return newCommand(io.Discard) }
+
 func newCommand(out io.Writer) *cobra.Command {
 	t := &tool{out: out}
 	command := &cobra.Command{
@@ -77,6 +80,15 @@ func newCommand(out io.Writer) *cobra.Command {
 
 // offline is the annotation of commands that use no running etcd.
 const offline = "offline"
+
+// group returns a command that has only subcommands. An unknown one is an error; without RunE, cobra would print the help
+// and report success.
+func group(name, short string) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Short: short, Args: cobra.NoArgs, Annotations: map[string]string{offline: "true"},
+		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
+	}
+}
 
 func (t *tool) validate(command *cobra.Command) error {
 	switch {

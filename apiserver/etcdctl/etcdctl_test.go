@@ -114,11 +114,13 @@ func checkSnapshot(t *testing.T, with func(...string) []string) {
 func TestErrors(t *testing.T) {
 	directory := t.TempDir()
 	for name, test := range map[string]struct{ args, want string }{
-		"no target":          {"status", "--data-dir or --endpoints is required"},
-		"two targets":        {"status --data-dir x --endpoints http://127.0.0.1:1", "mutually exclusive"},
-		"a format":           {"status --data-dir x -o yaml", `--output "yaml" must be json`},
-		"an unknown command": {"compact --data-dir x", `unknown command "compact"`},
-		"no member":          {"status --data-dir " + directory, "no etcd member runs on the data directory " + directory},
+		"no target":                {"status", "--data-dir or --endpoints is required"},
+		"two targets":              {"status --data-dir x --endpoints http://127.0.0.1:1", "mutually exclusive"},
+		"a format":                 {"status --data-dir x -o yaml", `--output "yaml" must be json`},
+		"an unknown command":       {"compact --data-dir x", `unknown command "compact"`},
+		"an unknown alarm command": {"alarm disram --data-dir x", `unknown command "disram"`},
+		"an unknown file command":  {"snapshot stauts --data-dir x", `unknown command "stauts"`},
+		"no member":                {"status --data-dir " + directory, "no etcd member runs on the data directory " + directory},
 		"no listener": {"status --endpoints http://127.0.0.1:1",
 			"http://127.0.0.1:1: get the status: connection error"},
 		"no listener, alarms": {"alarm list --endpoints http://127.0.0.1:1", "connection refused"},

@@ -19,7 +19,7 @@ type snapshotFile struct {
 }
 
 func (t *tool) snapshotCommand() *cobra.Command {
-	command := &cobra.Command{Use: "snapshot", Short: "Save a member's database, or verify a snapshot", Args: cobra.NoArgs}
+	command := group("snapshot", "Save a member's database, or verify a snapshot")
 	command.AddCommand(
 		&cobra.Command{
 			Use: "save FILE", Short: "Save a member's database to a file",

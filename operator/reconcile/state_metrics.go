@@ -21,6 +21,9 @@ var (
 	conditionMetric = prometheus.NewDesc("quorate_cluster_status_condition",
 		"Whether a condition of an ApiServerCluster has a status (1) or not (0), by namespace, cluster, condition and status "+
 			"(true, false or unknown).", []string{"namespace", "cluster", "condition", "status"}, nil)
+	desiredReplicasMetric = prometheus.NewDesc("quorate_cluster_spec_replicas",
+		"Number of desired API server pods of an ApiServerCluster, 0 while it is hibernated, by namespace and cluster.",
+		[]string{"namespace", "cluster"}, nil)
 	replicasMetric = prometheus.NewDesc("quorate_cluster_status_replicas",
 		"Number of API server pods of an ApiServerCluster, including terminating ones, by namespace and cluster.",
 		[]string{"namespace", "cluster"}, nil)
@@ -42,7 +45,7 @@ type StateCollector struct{ Reader client.Reader } // a cache
 // Describe implements prometheus.Collector.
 func (c StateCollector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		infoMetric, conditionMetric, replicasMetric, readyReplicasMetric, membersMetric, memberReadyMetric,
+		infoMetric, conditionMetric, desiredReplicasMetric, replicasMetric, readyReplicasMetric, membersMetric, memberReadyMetric,
 	} {
 		descriptions <- d
 	}
@@ -69,6 +72,7 @@ func collectState(cluster *v1alpha1.ApiServerCluster, metrics chan<- prometheus.
 	}
 	s := cluster.Status
 	gauge(infoMetric, 1, s.Version, s.Image)
+	gauge(desiredReplicasMetric, float64(cluster.ReplicaCount()))
 	gauge(replicasMetric, float64(s.Replicas))
 	gauge(readyReplicasMetric, float64(s.ReadyReplicas))
 	for _, condition := range s.Conditions {

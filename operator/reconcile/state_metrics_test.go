@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"quorate.dev/operator/api/v1alpha1"
@@ -23,6 +24,7 @@ func TestStateMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo"}}
+	cluster.Spec.Replicas = ptr.To[int32](0)
 	cluster.Status = v1alpha1.ApiServerClusterStatus{
 		Replicas: 2, ReadyReplicas: 1, Version: "v1.36.3", Image: "quorate:1",
 		Members: []v1alpha1.MemberStatus{
@@ -32,6 +34,9 @@ func TestStateMetrics(t *testing.T) {
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster).Build()
 	const want = `
+# HELP quorate_cluster_spec_replicas Number of desired API server pods of an ApiServerCluster, 0 while it is hibernated, by namespace and cluster.
+# TYPE quorate_cluster_spec_replicas gauge
+quorate_cluster_spec_replicas{cluster="demo",namespace="ns"} 0
 # HELP quorate_cluster_member_ready Whether an etcd member of an ApiServerCluster is healthy and its API server ready (1) or not (0), by namespace, cluster and member.
 # TYPE quorate_cluster_member_ready gauge
 quorate_cluster_member_ready{cluster="demo",member="demo-0",namespace="ns"} 1
@@ -43,12 +48,12 @@ quorate_cluster_status_condition{cluster="demo",condition="EtcdQuorum",namespace
 quorate_cluster_status_condition{cluster="demo",condition="EtcdQuorum",namespace="ns",status="unknown"} 0
 `
 	err := testutil.CollectAndCompare(StateCollector{c}, strings.NewReader(want),
-		"quorate_cluster_member_ready", "quorate_cluster_status_condition")
+		"quorate_cluster_spec_replicas", "quorate_cluster_member_ready", "quorate_cluster_status_condition")
 	if err != nil {
 		t.Error(err)
 	}
-	if n := testutil.CollectAndCount(StateCollector{c}); n != 11 {
-		t.Errorf("%d series, want 11", n)
+	if n := testutil.CollectAndCount(StateCollector{c}); n != 12 {
+		t.Errorf("%d series, want 12", n)
 	}
 	if err := c.Delete(t.Context(), cluster); err != nil {
 		t.Fatal(err)

@@ -35,10 +35,11 @@ type cause struct {
 var causes = []cause{
 	{v1alpha1.EtcdQuorum, metav1.ConditionFalse, []string{v1alpha1.ReasonQuorumLost}, "QuorateEtcdNoQuorum", critical},
 	{v1alpha1.Available, metav1.ConditionFalse, nil, "QuorateClusterUnavailable", critical},
+	{v1alpha1.EtcdSpaceAvailable, metav1.ConditionFalse, nil, "QuorateEtcdNoSpace", critical},
+	{v1alpha1.CertificatesValid, metav1.ConditionFalse, []string{v1alpha1.ReasonExpired}, "QuorateCertificateExpiringSoon", critical},
 	{v1alpha1.Degraded, metav1.ConditionTrue, nil, "QuorateClusterDegraded", warning},
-	{v1alpha1.EtcdSpaceAvailable, metav1.ConditionFalse, nil, "QuorateEtcdDatabaseNearQuota", warning},
-	{v1alpha1.CertificatesValid, metav1.ConditionFalse, []string{v1alpha1.ReasonExpired, v1alpha1.ReasonExpiringSoon},
-		"QuorateCertificateExpiringSoon", warning},
+	{v1alpha1.EtcdSpaceAvailable, metav1.ConditionFalse, []string{v1alpha1.ReasonSoftQuotaExceeded}, "QuorateEtcdDatabaseNearQuota", warning},
+	{v1alpha1.CertificatesValid, metav1.ConditionFalse, []string{v1alpha1.ReasonExpiringSoon}, "QuorateCertificateExpiringSoon", warning},
 	{v1alpha1.BackupReady, metav1.ConditionFalse, []string{v1alpha1.ReasonBackupFailed}, "QuorateBackupFailed", warning},
 	{v1alpha1.BackupReady, metav1.ConditionFalse, []string{v1alpha1.ReasonBackupOverdue}, "QuorateBackupTooOld", warning},
 }

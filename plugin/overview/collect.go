@@ -2,6 +2,7 @@ package overview
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -25,37 +26,64 @@ func Collect(ctx context.Context, reader client.Reader, key client.ObjectKey, no
 	}
 	namespace := client.InNamespace(key.Namespace)
 	own := client.MatchingLabels{desired.ClusterLabel: key.Name}
-	list := func(what string, into client.ObjectList, options ...client.ListOption) bool {
-		err := reader.List(ctx, into, options...)
-		if err != nil {
+	list := func(what string, into client.ObjectList, options ...client.ListOption) {
+		if err := reader.List(ctx, into, options...); err != nil {
 			in.Notes = append(in.Notes, fmt.Sprintf("%s cannot be read: %v", what, err))
 		}
-		return err == nil
 	}
 	var (
-		pods      corev1.PodList
-		secrets   corev1.SecretList
-		events    corev1.EventList
-		backups   v1alpha1.ApiServerBackupList
-		schedules v1alpha1.ApiServerBackupScheduleList
+		pods    corev1.PodList
+		secrets corev1.SecretList
+		events  corev1.EventList
 	)
 	list("Pods", &pods, namespace, own)
 	list("Secrets", &secrets, namespace, own)
 	list("Events", &events, namespace)
-	in.BackupsUnknown = !list("Backups", &backups, namespace)
-	in.BackupsUnknown = !list("Backup schedules", &schedules, namespace) || in.BackupsUnknown
 	in.Pods, in.Secrets, in.Events = pods.Items, secrets.Items, events.Items
-	for _, b := range backups.Items {
+	note := func(what string, err error) {
+		if err != nil {
+			in.BackupsUnknown = true
+			in.Notes = append(in.Notes, fmt.Sprintf("%s cannot be read: %v", what, err))
+		}
+	}
+	note("Backups", in.collectBackups(ctx, reader, key))
+	note("Backup schedules", in.collectSchedules(ctx, reader, key))
+	return in, nil
+}
+
+// CollectBackups reads a cluster, its backups and schedules.
+func CollectBackups(ctx context.Context, reader client.Reader, key client.ObjectKey) (Input, error) {
+	in := Input{Cluster: &v1alpha1.ApiServerCluster{}}
+	if err := reader.Get(ctx, key, in.Cluster); err != nil {
+		return in, err
+	}
+	return in, errors.Join(in.collectBackups(ctx, reader, key), in.collectSchedules(ctx, reader, key))
+}
+
+func (in *Input) collectBackups(ctx context.Context, reader client.Reader, key client.ObjectKey) error {
+	var list v1alpha1.ApiServerBackupList
+	if err := reader.List(ctx, &list, client.InNamespace(key.Namespace)); err != nil {
+		return err
+	}
+	for _, b := range list.Items {
 		if b.Spec.ClusterName == key.Name {
 			in.Backups = append(in.Backups, b)
 		}
 	}
-	for _, s := range schedules.Items {
+	return nil
+}
+
+func (in *Input) collectSchedules(ctx context.Context, reader client.Reader, key client.ObjectKey) error {
+	var list v1alpha1.ApiServerBackupScheduleList
+	if err := reader.List(ctx, &list, client.InNamespace(key.Namespace)); err != nil {
+		return err
+	}
+	for _, s := range list.Items {
 		if s.Spec.Template.ClusterName == key.Name {
 			in.Schedules = append(in.Schedules, s)
 		}
 	}
-	return in, nil
+	return nil
 }
 
 // Sample reads the metrics of all pods of the input concurrently. Failures are in Notes.

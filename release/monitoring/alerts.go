@@ -37,19 +37,21 @@ func clusterAlerts() []alert {
 	return []alert{
 		{
 			name: "QuorateClusterUnavailable", severity: critical, wait: "5m",
-			expr:        condition("Available") + " == 0",
+			expr:        condition("Available") + " == 0" + unlessHibernated,
 			summary:     "ApiServerCluster is unavailable.",
 			description: clusterName + " has not been available for 5 minutes.",
 		},
 		{
+			// A cluster without members is new: its nodes may still pull the image, or a backup is being restored.
 			name: "QuorateEtcdNoQuorum", severity: critical, wait: "1m",
-			expr:        condition("EtcdQuorum") + " == 0",
+			expr: condition("EtcdQuorum") + " == 0 and on (namespace, cluster) quorate_cluster_member_ready" +
+				unlessHibernated,
 			summary:     "etcd has no quorum.",
 			description: "etcd of " + clusterName + " has had no quorum for a minute.",
 		},
 		{
 			name: "QuorateMemberDown", severity: warning, wait: "5m",
-			expr:        perCluster("quorate_cluster_member_ready", ", member") + " == 0",
+			expr:        perCluster("quorate_cluster_member_ready", ", member") + " == 0" + unlessHibernated,
 			summary:     "etcd member is down.",
 			description: "Member {{ $labels.member }} of " + clusterName + " has not been ready for 5 minutes.",
 		},
@@ -68,6 +70,10 @@ func clusterAlerts() []alert {
 		},
 	}
 }
+
+// unlessHibernated drops clusters that the user has scaled to 0: they have no API server, no quorum and no ready
+// member, and cannot be backed up.
+const unlessHibernated = " unless on (namespace, cluster) quorate_cluster_spec_replicas == 0"
 
 // condition returns 1 for each cluster with a condition that is true, 0 for the others that have the condition.
 func condition(name string) string {
@@ -101,7 +107,7 @@ func backupAlerts() []alert {
 		{
 			// With an hourly schedule, one failed backup raises only QuorateBackupFailed.
 			name: "QuorateBackupTooOld", severity: warning, wait: "90m",
-			expr:    succeeded + " and " + ready + " == 0",
+			expr:    succeeded + " and " + ready + " == 0" + unlessHibernated,
 			summary: "Scheduled backups do not complete.",
 			description: "ApiServerBackupSchedule {{ $labels.namespace }}/{{ $labels.schedule }} of " + clusterName +
 				" has had no up-to-date backup for 90 minutes. " +
@@ -109,7 +115,7 @@ func backupAlerts() []alert {
 		},
 		{
 			name: "QuorateBackupFailed", severity: warning, wait: "1m",
-			expr:    fmt.Sprintf("%s unless %s > %s", failure, success, failure),
+			expr:    fmt.Sprintf("%s unless %s > %s", failure, success, failure) + unlessHibernated,
 			summary: "A backup failed.",
 			description: "A backup of " + clusterName + " failed at {{ $value | humanizeTimestamp }}, and none has completed since " +
 				"then.",

@@ -23,6 +23,7 @@ func clustersRow() row {
 			maxBy("quorate_cluster_status_condition", ", condition", `condition!="Available",status="true"`)+" == 1",
 			"namespace", "cluster", "condition"),
 		{title: "Replicas", unit: short, queries: []query{
+			{maxBy("quorate_cluster_spec_replicas", ""), "desired " + legend("namespace", "cluster")},
 			{maxBy("quorate_cluster_status_replicas", ""), "all " + legend("namespace", "cluster")},
 			{maxBy("quorate_cluster_status_ready_replicas", ""), "ready " + legend("namespace", "cluster")},
 			{maxBy("quorate_cluster_updated_replicas", ""), "updated " + legend("namespace", "cluster")},

@@ -3,7 +3,8 @@
 //	go run ./release/reference [-root .]
 //
 // fields.md from the CustomResourceDefinitions, conditions.md from the comments of operator/api/v1alpha1/reasons.go and of the
-// condition types, metrics.md from the collectors of the operator, and exit-codes.md from the constants.
+// condition types, metrics.md from the collectors of the operator, commands.md from the flags of all commands but the API server, and exit-codes.md
+// from the constants.
 package main
 
 import (
@@ -24,7 +25,7 @@ func main() {
 
 // generators return documents by the names of their files.
 var generators = map[string]func(root string) (string, error){
-	"fields.md": fields, "conditions.md": conditions, "metrics.md": metrics, "exit-codes.md": exitCodes,
+	"fields.md": fields, "conditions.md": conditions, "metrics.md": metrics, "commands.md": commands, "exit-codes.md": exitCodes,
 }
 
 func run(root string) error {

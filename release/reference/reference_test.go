@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -166,5 +167,27 @@ func TestConditionsOfReasons(t *testing.T) {
 	}
 	if calls < 30 {
 		t.Errorf("found only %d calls", calls)
+	}
+}
+
+// TestCommandsAreCurrent compares commands.md with the flags. The environment must not change their defaults.
+func TestCommandsAreCurrent(t *testing.T) {
+	t.Setenv("QUORATE_IMAGE", "registry.example/quorate:1")
+	t.Setenv("POD_NAMESPACE", "other")
+	got, err := commands("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile("../../docs/reference/commands.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Error("commands.md differs from the flags of the commands; run make generate")
+	}
+	for _, command := range []string{"operator", "sandbox env", "etcd alarm disarm", "backup restore", "extension move GROUP"} {
+		if !strings.Contains(got, "# `quorate "+command) {
+			t.Errorf("commands.md lacks %s", command)
+		}
 	}
 }

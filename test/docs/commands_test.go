@@ -68,6 +68,10 @@ func TestCommandsExist(t *testing.T) {
 		if err := v.validate(c.args); err != nil {
 			t.Errorf("%s: %s: %v", c.where, strings.Join(c.args, " "), err)
 		}
+		// Of the two replicas, kubectl would select one, whose log is empty if it is not the leader.
+		if slices.Contains(c.args, "logs") && slices.ContainsFunc(c.args, func(arg string) bool { return strings.HasPrefix(arg, "deploy") }) {
+			t.Errorf("%s: %s: select the pods by label", c.where, strings.Join(c.args, " "))
+		}
 	}
 	for _, wrong := range []string{
 		"kubectl get pods --no-such-flag", "kubectl frobnicate", "kubectl rollout frobnicate x", "kubectl quorate frobnicate",

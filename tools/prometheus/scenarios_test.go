@@ -17,6 +17,7 @@ var healthy = map[string]string{
 	`up{` + operator + `,pod="a"}`: "1xN", `up{job="quorate-apiserver",` + demo + `,pod="demo-0"}`: "1xN",
 	`controller_runtime_reconcile_errors_total{` + operator + `,controller="apiservercluster"}`: "7xN",
 	condition("Available", "a"): "1xN", condition("Available", "b"): "1xN", condition("EtcdQuorum", "a"): "1xN",
+	replicas("a"): "3xN", replicas("b"): "3xN",
 	condition("Degraded", "a"): "0xN", condition("Progressing", "a"): "0xN",
 	member("demo-0", "a"): "1xN", member("demo-1", "a"): "1xN", member("demo-1", "b"): "1xN",
 	certificate("expiration"): "7776000xN", certificate("not_before"): "0xN",
@@ -32,6 +33,10 @@ var healthy = map[string]string{
 
 func condition(name, pod string) string {
 	return fmt.Sprintf(`quorate_cluster_status_condition{%s,condition=%q,status="true",pod=%q}`, demo, name, pod)
+}
+
+func replicas(pod string) string {
+	return fmt.Sprintf(`quorate_cluster_spec_replicas{%s,pod=%q}`, demo, pod)
 }
 
 func member(name, pod string) string {
@@ -76,6 +81,9 @@ const (
 	noQuorum   = `QuorateEtcdNoQuorum{cluster="demo", namespace="ns", severity="critical"} etcd of ApiServerCluster ns/demo has had no quorum for a minute.`
 	memberDown = `QuorateMemberDown{cluster="demo", member="demo-1", namespace="ns", severity="warning"} Member demo-1 of ApiServerCluster ns/demo has not been ready for 5 minutes.`
 )
+
+const firstMemberDown = `QuorateMemberDown{cluster="demo", member="demo-0", namespace="ns", severity="warning"} ` +
+	`Member demo-0 of ApiServerCluster ns/demo has not been ready for 5 minutes.`
 
 const degraded = `QuorateClusterDegraded{cluster="demo", namespace="ns", severity="warning"} ` +
 	`ApiServerCluster ns/demo has been degraded for 30 minutes.`
@@ -143,6 +151,28 @@ var scenarios = []struct {
 			member("demo-1", "a"): "0xN", member("demo-1", "b"): "0xN",
 		},
 		firing{0: nil, minute: {noQuorum}, 5 * minute: {available, noQuorum, memberDown}},
+	},
+	{
+		"hibernated for some time", map[string]string{
+			replicas("a"): "0x30 3xN", replicas("b"): "0x30 3xN",
+			condition("EtcdQuorum", "a"): "0xN", condition("Available", "a"): "0xN", condition("Available", "b"): "0xN",
+			member("demo-0", "a"): "0xN", member("demo-1", "a"): "0xN", member("demo-1", "b"): "0xN",
+		},
+		firing{30 * minute: nil, 32 * minute: {noQuorum}, 36 * minute: {available, noQuorum, memberDown, firstMemberDown}},
+	},
+	{
+		"backups of a hibernated cluster", map[string]string{
+			replicas("a"): "0xN", replicas("b"): "0xN", ready: "0xN",
+			`quorate_backup_last_failure_timestamp_seconds{` + demo + `}`: "_x30 1800xN",
+		},
+		firing{31 * minute: nil, 150 * minute: nil},
+	},
+	{
+		"a new cluster that is not bootstrapped", map[string]string{
+			condition("EtcdQuorum", "a"): "0xN", condition("Available", "a"): "0xN", condition("Available", "b"): "0xN",
+			member("demo-0", "a"): "_xN", member("demo-1", "a"): "_xN", member("demo-1", "b"): "_xN",
+		},
+		firing{4 * minute: nil, 5 * minute: {available}},
 	},
 	{
 		"member down", map[string]string{member("demo-1", "a"): "0xN", member("demo-1", "b"): "0xN"},
