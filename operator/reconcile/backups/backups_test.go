@@ -27,7 +27,9 @@ import (
 
 	"quorate.dev/apiserver/backup/format"
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/backup"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/membership"
 )
 
 // environment is a simulated hosting cluster with the ApiServerCluster demo, whose etcd has a quorum.
@@ -154,23 +156,23 @@ func TestBackupRetriesAndCompletes(t *testing.T) {
 	if b := e.reconcile(); b.Status.Phase != v1alpha1.BackupRunning || b.Status.Path != "etcd/ns/demo/b" {
 		t.Fatalf("%+v", b.Status)
 	}
-	args := e.pod("b-1").Spec.Containers[0].Args
+	args := e.pod("b-try1").Spec.Containers[0].Args
 	for _, want := range []string{"--uid=uid", "--path=etcd/ns/demo/b", "--endpoints=https://demo-0.demo-members.ns.svc:2379"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("arguments %q lack %s", args, want)
 		}
 	}
-	if text := fmt.Sprint(e.pod("b-1").Spec); strings.Contains(text, "demo-1.") || strings.Contains(text, "private") {
+	if text := fmt.Sprint(e.pod("b-try1").Spec); strings.Contains(text, "demo-1.") || strings.Contains(text, "private") {
 		t.Errorf("the pod has a learner or a private key: %s", text)
 	}
-	e.end("b-1", corev1.PodFailed, "no quorum")
+	e.end("b-try1", corev1.PodFailed, "no quorum")
 	e.reconcile()
 	text, err := json.Marshal(format.Result{Location: "file:///backups", Manifest: format.Manifest{
 		UID: "uid", Created: e.clock.Now(), StoredBytes: 7, StoredSHA256: "abc", Snapshot: format.Snapshot{Revision: 5},
 	}})
 	e.must(err)
 	e.clock.Step(3 * time.Second)
-	e.end("b-2", corev1.PodSucceeded, string(text))
+	e.end("b-try2", corev1.PodSucceeded, string(text))
 	b := e.reconcile()
 	if b.Status.Phase != v1alpha1.BackupCompleted || b.Status.Revision != 5 || b.Status.SHA256 != "abc" || b.Status.Attempts != 2 {
 		t.Errorf("%+v", b.Status)
@@ -196,7 +198,7 @@ quorate_backup_last_size_bytes{cluster="demo",namespace="ns"} 7
 		t.Errorf("the backup still exists: %+v", b)
 	}
 	if want := []string{
-		"SuccessfulCreate: Created Pod b-1", "BackupRetried: Attempt 1 failed: no quorum", "SuccessfulCreate: Created Pod b-2",
+		"SuccessfulCreate: Created Pod b-try1", "BackupRetried: Attempt 1 failed: no quorum", "SuccessfulCreate: Created Pod b-try2",
 		"BackupCompleted: Stored 7 bytes at revision 5 and verified them",
 		"DataDeletionFailed: Failed to delete the data, retrying; set deletionPolicy to Retain to keep it: no permission",
 	}; !slices.Equal(e.events, want) {
@@ -212,7 +214,7 @@ func TestBackupWithoutResultFails(t *testing.T) {
 		e := newEnvironment(t)
 		e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})
 		e.reconcile()
-		e.end("b-1", corev1.PodSucceeded, message)
+		e.end("b-try1", corev1.PodSucceeded, message)
 		b := e.reconcile()
 		if c := b.Status.Conditions[0]; b.Status.Phase != v1alpha1.BackupFailed || !strings.Contains(c.Message, want) {
 			t.Errorf("%q: %s %+v, want %q", message, b.Status.Phase, c, want)
@@ -381,17 +383,17 @@ func TestBackupThatCannotStart(t *testing.T) {
 	credentials.Data["secretAccessKey"] = []byte("key")
 	e.must(e.client.Update(t.Context(), credentials))
 	expect("Running", "Attempt 1 of 3")
-	pod := e.pod("b-1")
+	pod := e.pod("b-try1")
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
 		Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image quorate:1"},
 	}}}
 	e.must(e.client.Status().Update(t.Context(), pod))
-	expect("PodNotStarting", "b-1: ImagePullBackOff Back-off pulling image quorate:1")
+	expect("PodNotStarting", "b-try1: ImagePullBackOff Back-off pulling image quorate:1")
 	e.clock.Step(61 * time.Second)
-	expect("BackupFailed", "the pod did not start within 1m0s: b-1: ImagePullBackOff Back-off pulling image quorate:1")
+	expect("BackupFailed", "the pod did not start within 1m0s: b-try1: ImagePullBackOff Back-off pulling image quorate:1")
 	if want := []string{
 		"ObjectMissing: Secret s3 does not exist", "ObjectInvalid: Secret s3 has no key secretAccessKey",
-		"SuccessfulCreate: Created Pod b-1", "PodNotStarting: b-1: ImagePullBackOff Back-off pulling image quorate:1",
+		"SuccessfulCreate: Created Pod b-try1", "PodNotStarting: b-try1: ImagePullBackOff Back-off pulling image quorate:1",
 	}; !slices.Equal(e.events[:4], want) || len(e.events) != 5 {
 		t.Errorf("events %q, want %q", e.events, want)
 	}
@@ -445,5 +447,29 @@ func TestBackupWithWrongRecipientsFails(t *testing.T) {
 	if b := e.reconcile(); b.Status.Phase != v1alpha1.BackupFailed || b.Status.Attempts != 0 ||
 		!strings.Contains(b.Status.Conditions[0].Message, "Secret wrong is invalid") {
 		t.Errorf("%+v", b.Status)
+	}
+}
+
+// TestBackupNamedLikeItsCluster checks that the pods of a backup have no names of replicas: the backup would wait for the
+// replica's pod to be deleted, could not be deleted itself, and could take the name of a member's pod.
+func TestBackupNamedLikeItsCluster(t *testing.T) {
+	e := newEnvironment(t)
+	for _, replica := range []string{"b-0", "b-1"} { // of the cluster b
+		e.must(e.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: replica}}))
+	}
+	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})
+	b := e.reconcile()
+	if b.Status.Phase != v1alpha1.BackupRunning {
+		t.Errorf("%+v", b.Status)
+	}
+	for attempt := range int32(backup.MaxAttempts + 1) {
+		b.Status.Attempts = attempt
+		if name := desired.BackupPodName(b); membership.Ordinal(b.Name, name) >= 0 {
+			t.Errorf("%s is the name of a replica", name)
+		}
+	}
+	e.must(e.client.Delete(t.Context(), b))
+	if b := e.reconcile(); b != nil {
+		t.Errorf("the backup still exists: %+v", b)
 	}
 }
