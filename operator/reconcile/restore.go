@@ -45,6 +45,8 @@ func (r *Reconciler) restoreBackup(ctx context.Context, p *pass) error {
 		return r.createRestorePod(ctx, p, intent.InitialMembers[0])
 	case pod.DeletionTimestamp != nil:
 		return nil
+	case desired.JobUID(pod) != desired.RestoreUID(p.cluster): // spec.restore names another backup now
+		return r.deleteJobPod(ctx, pod)
 	case pod.Status.Phase == corev1.PodFailed:
 		return r.restoreFailed(ctx, p, pod)
 	case pod.Status.Phase == corev1.PodSucceeded:

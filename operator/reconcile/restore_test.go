@@ -180,3 +180,70 @@ func TestRecoveryWithoutIdentities(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// restoredResult returns the termination message of a pod that restored a backup whose keys are missing.
+func (c *cluster) restoredResult(location string) string {
+	c.t.Helper()
+	result, err := json.Marshal(format.Result{Location: location, Manifest: format.Manifest{
+		Namespace: "ns", Cluster: "former", ServiceAccountKey: "0123", Snapshot: format.Snapshot{Revision: 7},
+	}})
+	c.must(err)
+	return string(result)
+}
+
+// TestRestoreOfAnotherBackup checks that the cluster does not start with a backup that spec.restore no longer names: a user
+// selects another one when keys of the first are missing.
+func TestRestoreOfAnotherBackup(t *testing.T) {
+	c := restoring(t, v1alpha1.Restore{})
+	c.expectBlocked(v1alpha1.ReasonRestoring)
+	former := c.restorePod()
+	c.endRestore(corev1.PodSucceeded, c.restoredResult("file:///backups/ns/former/b"))
+	c.expectBlocked(v1alpha1.ReasonServiceAccountKeyMissing)
+	object := c.get()
+	object.Spec.Restore.From.Location.Path = "ns/former/other"
+	object.Spec.Restore.ServiceAccountKeyPolicy = v1alpha1.ReplaceServiceAccountKey
+	c.must(c.client.Update(t.Context(), object))
+	c.expectBlocked(v1alpha1.ReasonRestoring)
+	pod := c.restorePod()
+	if !slices.Contains(pod.Spec.Containers[0].Args, "--path=ns/former/other") {
+		t.Errorf("the pod restores %q", pod.Spec.Containers[0].Args)
+	}
+	// The command resumes a restore of the same UID.
+	if desired.JobUID(pod) == desired.JobUID(former) {
+		t.Errorf("both restores have the UID %s", desired.JobUID(pod))
+	}
+	c.endRestore(corev1.PodSucceeded, c.restoredResult("file:///backups/ns/former/other"))
+	for range 5 {
+		c.reconcile()
+	}
+	if got := c.get().Status.Restore; !got.Completed || got.Location != "file:///backups/ns/former/other" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func (c *cluster) restorePod() *corev1.Pod {
+	c.t.Helper()
+	pod := &corev1.Pod{}
+	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-restore"}, pod))
+	return pod
+}
+
+// TestRestoreIsRemoved checks that no member starts on a volume into which a backup is being restored, without the keys of
+// the backup, when spec.restore is removed.
+func TestRestoreIsRemoved(t *testing.T) {
+	c := restoring(t, v1alpha1.Restore{})
+	c.expectBlocked(v1alpha1.ReasonRestoring)
+	object := c.get()
+	object.Spec.Restore = nil
+	c.must(c.client.Update(t.Context(), object))
+	for range 5 {
+		c.reconcile()
+	}
+	if pods := c.members(); len(pods) > 0 {
+		t.Errorf("members started: %v", pods)
+	}
+	got := meta.FindStatusCondition(c.get().Status.Conditions, v1alpha1.Degraded)
+	if got.Reason != v1alpha1.ReasonInvalidSpec || !strings.Contains(got.Message, "spec.restore") {
+		t.Errorf("%+v", got)
+	}
+}
