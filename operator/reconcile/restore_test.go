@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -9,9 +10,11 @@ import (
 
 	"filippo.io/age"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"quorate.dev/apiserver/backup/format"
 	"quorate.dev/operator/api/v1alpha1"
@@ -245,5 +248,81 @@ func TestRestoreIsRemoved(t *testing.T) {
 	got := meta.FindStatusCondition(c.get().Status.Conditions, v1alpha1.Degraded)
 	if got.Reason != v1alpha1.ReasonInvalidSpec || !strings.Contains(got.Message, "spec.restore") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// recovering returns a bootstrapped cluster in the stage Stopping of its second recovery, while the pod of the first one, which
+// was replaced, exists.
+func recovering(t *testing.T) *cluster {
+	t.Helper()
+	c := newCluster(t)
+	c.execute([]string{"create", "replicas=1"})
+	c.execute([]string{"settle"})
+	c.execute([]string{"bootstrapped", "demo-0"})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo-0"}}
+	c.must(c.client.Delete(t.Context(), pod))
+	object := c.get()
+	object.Spec.Recovery = &v1alpha1.Recovery{RequestID: "1", Member: "demo-0"}
+	c.must(c.client.Update(t.Context(), object))
+	object.Status.Recovery = &v1alpha1.RecoveryStatus{Request: *object.Spec.Recovery, Stage: v1alpha1.RecoveryRestoring, Member: "demo-0"}
+	c.must(c.reconciler.create(t.Context(), object, desired.RecoveryPod(object, "quorate:1")))
+	object.Spec.Recovery.RequestID = "2"
+	c.must(c.client.Update(t.Context(), object))
+	object.Status.Recovery = &v1alpha1.RecoveryStatus{Request: *object.Spec.Recovery, Stage: v1alpha1.RecoveryStopping, Member: "demo-0"}
+	c.must(c.client.Status().Update(t.Context(), object))
+	return c
+}
+
+// TestRecoveryWhoseFormerPodIsUnknown checks that a recovery does not prepare data before the operator has read whether the
+// pod of the former recovery still uses the volume.
+func TestRecoveryWhoseFormerPodIsUnknown(t *testing.T) {
+	c := recovering(t)
+	unavailable := interceptor.NewClient(c.client.(client.WithWatch), interceptor.Funcs{Get: func(
+		ctx context.Context, inner client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption,
+	) error {
+		if key.Name == "demo-recovery" {
+			return apierrors.NewServiceUnavailable("etcd")
+		}
+		return inner.Get(ctx, key, object, options...)
+	}})
+	c.reconciler.Client = unavailable
+	c.reconcile()
+	if got := c.get().Status.Recovery; got.Stage != v1alpha1.RecoveryStopping {
+		t.Errorf("%+v", got)
+	}
+	c.reconciler.Client = c.client
+	for range 3 {
+		c.reconcile()
+	}
+	pod := &corev1.Pod{}
+	c.must(c.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-recovery"}, pod))
+	if uid := desired.JobUID(pod); uid != "demo/2" {
+		t.Errorf("the pod has the UID %s; stage %s", uid, c.get().Status.Recovery.Stage)
+	}
+}
+
+// TestRecoveryIgnoresTheFormerPod checks that a recovery does not end with the result of another request.
+func TestRecoveryIgnoresTheFormerPod(t *testing.T) {
+	c := recovering(t)
+	pod := &corev1.Pod{}
+	c.must(c.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-recovery"}, pod))
+	pod.Status.Phase = corev1.PodSucceeded
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: desired.ContainerName, State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{Message: c.restoredResult("/var/lib/quorate/etcd")},
+	}}}
+	c.must(c.client.Status().Update(t.Context(), pod))
+	object := c.get()
+	object.Status.Recovery.Stage = v1alpha1.RecoveryRestoring
+	object.Status.Membership = &v1alpha1.Membership{InitialMembers: []string{"demo-0"}, NextOrdinal: 1}
+	c.must(c.client.Status().Update(t.Context(), object))
+	for range 3 {
+		c.reconcile()
+	}
+	if got := c.get().Status.Recovery; got.Stage != v1alpha1.RecoveryRestoring {
+		t.Errorf("%+v", got)
+	}
+	c.must(c.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-recovery"}, pod))
+	if uid := desired.JobUID(pod); uid != "demo/2" {
+		t.Errorf("the pod has the UID %s", uid)
 	}
 }
