@@ -321,6 +321,11 @@ quorate_backup_schedule_last_success_timestamp_seconds{cluster="demo",namespace=
 		c.Reason != "InvalidSpec" {
 		t.Errorf("%+v", c)
 	}
+	// The last state of the backups does not stay while none is created.
+	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.BackupReady); c.Status != metav1.ConditionFalse ||
+		c.Reason != "InvalidSpec" || !strings.Contains(c.Message, "Nowhere") {
+		t.Errorf("%+v", c)
+	}
 }
 
 // TestScheduleWithoutBackups checks that the condition, the metric and one event report that no backup is completed.
