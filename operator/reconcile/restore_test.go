@@ -326,3 +326,27 @@ func TestRecoveryIgnoresTheFormerPod(t *testing.T) {
 		t.Errorf("the pod has the UID %s", uid)
 	}
 }
+
+// TestRejectedRestorePodIsRetriedLater checks that a pod that the kubelet rejects, which has no container statuses, is not
+// replaced at once.
+func TestRejectedRestorePodIsRetriedLater(t *testing.T) {
+	c := restoring(t, v1alpha1.Restore{})
+	c.expectBlocked(v1alpha1.ReasonRestoring)
+	pod := c.restorePod()
+	pod.CreationTimestamp = metav1.NewTime(c.clock.Now())
+	c.must(c.client.Update(t.Context(), pod))
+	pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "OutOfcpu", "Node didn't have enough resource: cpu"
+	c.must(c.client.Status().Update(t.Context(), pod))
+	c.clock.Step(restoreRetryInterval / 2)
+	c.expectBlocked(v1alpha1.ReasonRestoreFailed, "didn't have enough resource")
+	if pod := c.restorePod(); pod.Status.Phase != corev1.PodFailed {
+		t.Errorf("the pod was replaced: %+v", pod.Status)
+	}
+	c.clock.Step(restoreRetryInterval)
+	for range 3 {
+		c.reconcile()
+	}
+	if pod := c.restorePod(); pod.Status.Phase == corev1.PodFailed {
+		t.Errorf("the pod was not replaced: %+v", pod.Status)
+	}
+}

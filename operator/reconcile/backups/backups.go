@@ -121,7 +121,7 @@ func (r *Reconciler) attempt(
 		Now: r.Clock.Now(), Created: b.CreationTimestamp.Time,
 		Timeout:      time.Duration(ptr.Deref(b.Spec.TimeoutSeconds, 3600)) * time.Second,
 		StartTimeout: time.Duration(ptr.Deref(b.Spec.StartTimeoutSeconds, 300)) * time.Second,
-		Attempts:     int(b.Status.Attempts), Pod: stateOf(pod), Failure: failure(pod), Blocked: blocked,
+		Attempts:     int(b.Status.Attempts), Pod: stateOf(pod), Failure: Failure(pod), Blocked: blocked,
 	}
 	if pod != nil {
 		a.PodCreated, a.Obstacle = pod.CreationTimestamp.Time, obstacle(pod, a.Now)
@@ -180,8 +180,8 @@ func stateOf(pod *corev1.Pod) backup.PodState {
 	return backup.PodActive
 }
 
-// failure returns why a pod failed.
-func failure(pod *corev1.Pod) string {
+// Failure returns why a pod failed.
+func Failure(pod *corev1.Pod) string {
 	if pod == nil || pod.Status.Phase != corev1.PodFailed {
 		return ""
 	}
@@ -386,6 +386,18 @@ func Message(pod *corev1.Pod) string {
 		}
 	}
 	return ""
+}
+
+// Ended returns when the pod of a job terminated. The kubelet starts no containers of a pod that it rejects: such a pod ended
+// when it was created.
+func Ended(pod *corev1.Pod) time.Time {
+	at := pod.CreationTimestamp.Time
+	for _, status := range pod.Status.ContainerStatuses {
+		if ended := status.State.Terminated; ended != nil && ended.FinishedAt.After(at) {
+			at = ended.FinishedAt.Time
+		}
+	}
+	return at
 }
 
 // ParseResult returns the result that a pod has reported.

@@ -192,6 +192,12 @@ quorate_backup_last_size_bytes{cluster="demo",namespace="ns"} 7
 		t.Fatal("the backup is deleted before its data")
 	}
 	e.end("b-delete", corev1.PodFailed, "no permission")
+	e.clock.Step(removeRetryInterval / 2)
+	e.reconcile()
+	if pod := e.pod("b-delete"); pod.Status.Phase != corev1.PodFailed {
+		t.Error("the deletion was retried at once")
+	}
+	e.clock.Step(removeRetryInterval)
 	e.reconcile() // retries the deletion
 	e.end("b-delete", corev1.PodSucceeded, "")
 	if b := e.reconcile(); b != nil {

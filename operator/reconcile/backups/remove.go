@@ -3,6 +3,7 @@ package backups
 import (
 	"cmp"
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +15,9 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 )
+
+// removeRetryInterval is the time after which a failed deletion of data is repeated.
+const removeRetryInterval = 30 * time.Second
 
 func (r *Reconciler) addFinalizer(ctx context.Context, b *v1alpha1.ApiServerBackup) error {
 	base := b.DeepCopy()
@@ -64,9 +68,11 @@ func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup
 		return r.createDeletePod(ctx, b)
 	case pod.DeletionTimestamp != nil:
 		return false, nil
+	case pod.Status.Phase == corev1.PodFailed && !keep && r.Clock.Since(Ended(pod)) < removeRetryInterval:
+		return false, nil
 	case pod.Status.Phase == corev1.PodFailed && !keep:
 		r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonDataDeletionFailed,
-			"Failed to delete the data, retrying; set deletionPolicy to Retain to keep it: "+failure(pod))
+			"Failed to delete the data, retrying; set deletionPolicy to Retain to keep it: "+Failure(pod))
 		return false, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
 	case pod.Status.Phase == corev1.PodSucceeded || keep:
 		return !keep, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
