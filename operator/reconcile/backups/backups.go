@@ -120,7 +120,7 @@ func (r *Reconciler) attempt(
 	a := backup.Attempt{
 		Now: r.Clock.Now(), Created: b.CreationTimestamp.Time,
 		Timeout:      time.Duration(ptr.Deref(b.Spec.TimeoutSeconds, 3600)) * time.Second,
-		StartTimeout: time.Duration(ptr.Deref(b.Spec.StartTimeoutSeconds, 300)) * time.Second,
+		StartTimeout: startTimeout(b),
 		Attempts:     int(b.Status.Attempts), Pod: stateOf(pod), Failure: Failure(pod), Blocked: blocked,
 	}
 	if pod != nil {
@@ -134,6 +134,10 @@ func (r *Reconciler) attempt(
 	var err error
 	a.MissingReason, a.Missing, err = r.missing(ctx, b, secrets)
 	return a, err
+}
+
+func startTimeout(b *v1alpha1.ApiServerBackup) time.Duration {
+	return time.Duration(ptr.Deref(b.Spec.StartTimeoutSeconds, 300)) * time.Second
 }
 
 // blocked returns why no backup of a cluster can start now, or "".

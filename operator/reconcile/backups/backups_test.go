@@ -484,3 +484,31 @@ func TestBackupNamedLikeItsCluster(t *testing.T) {
 		t.Errorf("the backup still exists: %+v", b)
 	}
 }
+
+// TestDeletionThatCannotStart checks that an event reports why the data of a deleted backup is not deleted: the finalizer
+// keeps the backup meanwhile.
+func TestDeletionThatCannotStart(t *testing.T) {
+	e := newEnvironment(t)
+	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume, DeletionPolicy: v1alpha1.BackupDelete})
+	b := e.reconcile()
+	e.must(e.client.Delete(t.Context(), b))
+	e.must(e.client.Delete(t.Context(), e.pod("b-try1")))
+	e.reconcile()
+	pod := e.pod("b-delete")
+	pod.Status.Phase = corev1.PodPending
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: `secret "s3" not found`},
+	}}}
+	e.must(e.client.Status().Update(t.Context(), pod))
+	e.clock.Step(299 * time.Second)
+	e.reconcile()
+	events := len(e.events)
+	e.clock.Step(2 * time.Second)
+	e.reconcile()
+	if got := e.events[events:]; len(got) != 1 || !strings.Contains(got[0], `DataDeletionFailed`) || !strings.Contains(got[0], `secret "s3" not found`) {
+		t.Errorf("events %q", got)
+	}
+	if pod := e.pod("b-delete"); pod.Status.Phase != "" {
+		t.Errorf("the pod was not replaced: %+v", pod.Status)
+	}
+}

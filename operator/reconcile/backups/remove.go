@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/backup"
 	"quorate.dev/operator/desired"
 )
 
@@ -68,16 +69,29 @@ func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup
 		return r.createDeletePod(ctx, b)
 	case pod.DeletionTimestamp != nil:
 		return false, nil
-	case pod.Status.Phase == corev1.PodFailed && !keep && r.Clock.Since(Ended(pod)) < removeRetryInterval:
-		return false, nil
-	case pod.Status.Phase == corev1.PodFailed && !keep:
-		r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonDataDeletionFailed,
-			"Failed to delete the data, retrying; set deletionPolicy to Retain to keep it: "+Failure(pod))
-		return false, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
 	case pod.Status.Phase == corev1.PodSucceeded || keep:
 		return !keep, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
 	}
-	return false, nil
+	problem := r.deletionProblem(b, pod)
+	if problem == "" {
+		return false, nil
+	}
+	r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonDataDeletionFailed,
+		"Failed to delete the data, retrying; set deletionPolicy to Retain to keep it: "+problem)
+	return false, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
+}
+
+// deletionProblem returns why the pod that deletes the data of a backup has to be replaced now, or "": it failed a while
+// ago, or does not start.
+func (r *Reconciler) deletionProblem(b *v1alpha1.ApiServerBackup, pod *corev1.Pod) string {
+	now := r.Clock.Now()
+	switch state := stateOf(pod); {
+	case state == backup.PodFailed && now.Sub(Ended(pod)) >= removeRetryInterval:
+		return Failure(pod)
+	case state == backup.PodStarting && now.Sub(pod.CreationTimestamp.Time) > startTimeout(b):
+		return obstacle(pod, now)
+	}
+	return ""
 }
 
 func (r *Reconciler) createDeletePod(ctx context.Context, b *v1alpha1.ApiServerBackup) (bool, error) {
