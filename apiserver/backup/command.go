@@ -325,7 +325,7 @@ func (c *command) list(ctx context.Context, s store) error {
 // report prints the result, and writes it to the result file.
 func (c *command) report(result format.Result) error {
 	if c.resultFile != "" {
-		text, err := json.Marshal(result)
+		text, err := result.Message()
 		if err != nil {
 			return err
 		}
