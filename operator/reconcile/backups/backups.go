@@ -153,6 +153,9 @@ func blocked(cluster *v1alpha1.ApiServerCluster, found bool) string {
 	return ""
 }
 
+// errForeign is the cause of the error for a pod that has the name of a backup's pod but another owner.
+var errForeign = errors.New("is not owned by this backup")
+
 // pod returns a pod of a backup, or nil.
 func (r *Reconciler) pod(ctx context.Context, b *v1alpha1.ApiServerBackup, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
@@ -163,7 +166,7 @@ func (r *Reconciler) pod(ctx context.Context, b *v1alpha1.ApiServerBackup, name 
 	case err != nil:
 		return nil, err
 	case !metav1.IsControlledBy(pod, b):
-		return nil, fmt.Errorf("a pod named %s exists and is not owned by this backup; delete it", name)
+		return nil, fmt.Errorf("a pod named %s exists and %w; delete it", name, errForeign)
 	}
 	return pod, nil
 }

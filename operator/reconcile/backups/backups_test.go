@@ -512,3 +512,17 @@ func TestDeletionThatCannotStart(t *testing.T) {
 		t.Errorf("the pod was not replaced: %+v", pod.Status)
 	}
 }
+
+// TestDeletionBesideForeignPods checks that pods of others with names of the backup's do not prevent its deletion.
+func TestDeletionBesideForeignPods(t *testing.T) {
+	e := newEnvironment(t)
+	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "none", Destination: volume})
+	b := e.reconcile()
+	for _, name := range []string{desired.BackupPodName(b), desired.DeletePodName(b)} {
+		e.must(e.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}))
+	}
+	e.must(e.client.Delete(t.Context(), b))
+	if b := e.reconcile(); b != nil {
+		t.Errorf("the backup still exists: %+v", b)
+	}
+}

@@ -3,6 +3,7 @@ package backups
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,7 +33,7 @@ func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.ApiServerBackup) (c
 		return ctrl.Result{}, nil
 	}
 	running, err := r.pod(ctx, b, desired.BackupPodName(b))
-	if err != nil {
+	if err != nil && !errors.Is(err, errForeign) {
 		return ctrl.Result{}, err
 	}
 	if running != nil { // it must not write while the data is deleted
@@ -57,11 +58,11 @@ func (r *Reconciler) deleteOnce(ctx context.Context, pod *corev1.Pod) error {
 // removeData reports whether no data is left to delete. It retries failures while the policy is Delete. In a
 // terminating namespace no pod can be created, so the data is kept.
 func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup) (bool, error) {
+	keep := b.Spec.DeletionPolicy != v1alpha1.BackupDelete || b.Status.Path == ""
 	pod, err := r.pod(ctx, b, desired.DeletePodName(b))
-	if err != nil {
+	if err != nil && !(keep && errors.Is(err, errForeign)) {
 		return false, err
 	}
-	keep := b.Spec.DeletionPolicy != v1alpha1.BackupDelete || b.Status.Path == ""
 	switch {
 	case pod == nil && keep:
 		return true, nil
