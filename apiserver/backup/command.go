@@ -241,9 +241,12 @@ func (c *command) restoreBackup(ctx context.Context, s store) error {
 	if err != nil {
 		return err
 	}
-	if result, ok := c.restored(); ok {
+	switch record, err := c.restored(); {
+	case err != nil:
+		return err
+	case record != nil:
 		c.logf("The data directory was restored already")
-		return c.report(result)
+		return c.report(record.Result)
 	}
 	scratch, err := os.MkdirTemp(c.scratch, "restore-")
 	if err != nil {
@@ -282,17 +285,27 @@ func (c *command) recordRestore(result format.Result) error {
 	return os.WriteFile(c.recordFile(), text, 0o600)
 }
 
-// restored returns the result of an earlier process that restored the data directory for the same UID.
-func (c *command) restored() (format.Result, bool) {
-	var record restoreRecord
-	if entries, err := os.ReadDir(c.restore.Directory); err != nil || len(entries) == 0 || c.uid == "" {
-		return record.Result, false
+// restored returns the record of an earlier process that restored the data directory for the same UID, nil if the data
+// directory is empty, and an error if it has other data. The record is replaced only when the data directory is empty: it
+// describes the data in it.
+func (c *command) restored() (*restoreRecord, error) {
+	entries, err := os.ReadDir(c.restore.Directory)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil, nil
 	}
+	if err != nil {
+		return nil, err
+	}
+	record := &restoreRecord{}
 	text, err := os.ReadFile(c.recordFile())
-	if err != nil || json.Unmarshal(text, &record) != nil {
-		return record.Result, false
+	if err != nil || json.Unmarshal(text, record) != nil {
+		return nil, fmt.Errorf("%s is not empty: a backup is restored only into a new data directory", c.restore.Directory)
 	}
-	return record.Result, record.UID == c.uid
+	if c.uid == "" || record.UID != c.uid {
+		return nil, fmt.Errorf("%s already has the backup %s: a backup is restored only into a new data directory",
+			c.restore.Directory, record.Result.Location)
+	}
+	return record, nil
 }
 
 func (c *command) list(ctx context.Context, s store) error {
@@ -315,7 +328,7 @@ func (c *command) list(ctx context.Context, s store) error {
 // report prints the result, and writes it to the result file.
 func (c *command) report(result format.Result) error {
 	if c.resultFile != "" {
-		text, err := json.Marshal(result)
+		text, err := result.Message()
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"path"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -117,9 +118,10 @@ func BackupClusterSecrets(cluster *v1alpha1.ApiServerCluster) []SecretKeys {
 	}
 }
 
-// BackupPodName returns the name of the pod of the current attempt.
+// BackupPodName returns the name of the pod of the current attempt. It never is that of a replica, which ends in a hyphen
+// and a number: a backup may have the name of a cluster.
 func BackupPodName(backup *v1alpha1.ApiServerBackup) string {
-	return backup.Name + "-" + strconv.Itoa(int(backup.Status.Attempts))
+	return backup.Name + "-try" + strconv.Itoa(int(backup.Status.Attempts))
 }
 
 // DeletePod returns the pod that deletes the data of a backup. If the cluster no longer exists, only its name is set.
@@ -137,7 +139,7 @@ func DeletePodName(backup *v1alpha1.ApiServerBackup) string { return backup.Name
 // RestorePod returns the pod that restores a backup into the volume of the first member.
 func RestorePod(cluster *v1alpha1.ApiServerCluster, image, member string, location v1alpha1.BackupLocation) *corev1.Pod {
 	return restorePod(restore{
-		pod: RestorePodName(cluster), cluster: cluster, image: image, uid: string(cluster.UID), member: member,
+		pod: RestorePodName(cluster), cluster: cluster, image: image, uid: RestoreUID(cluster), member: member,
 		location: location, encryption: cluster.Spec.Restore.Encryption,
 	})
 }
@@ -146,7 +148,7 @@ func RestorePod(cluster *v1alpha1.ApiServerCluster, image, member string, locati
 func RecoveryFromBackupPod(cluster *v1alpha1.ApiServerCluster, image string, location v1alpha1.BackupLocation) *corev1.Pod {
 	r := cluster.Status.Recovery
 	return restorePod(restore{
-		pod: RecoveryPodName(cluster), cluster: cluster, image: image, uid: recoveryUID(cluster), member: r.Member,
+		pod: RecoveryPodName(cluster), cluster: cluster, image: image, uid: RecoveryUID(cluster), member: r.Member,
 		location: location, encryption: r.Request.Encryption,
 	})
 }
@@ -155,7 +157,7 @@ func RecoveryFromBackupPod(cluster *v1alpha1.ApiServerCluster, image string, loc
 func RecoveryPod(cluster *v1alpha1.ApiServerCluster, image string) *corev1.Pod {
 	member := cluster.Status.Recovery.Member
 	job := newJob(RecoveryPodName(cluster), cluster.Namespace, cluster, image,
-		append([]string{"etcd", "recover", "--uid=" + recoveryUID(cluster)}, newMember(cluster, member)...))
+		append([]string{"etcd", "recover", "--uid=" + RecoveryUID(cluster)}, newMember(cluster, member)...))
 	job.data(member)
 	return job.pod
 }
@@ -163,8 +165,13 @@ func RecoveryPod(cluster *v1alpha1.ApiServerCluster, image string) *corev1.Pod {
 // RecoveryPodName returns the name of the pod that prepares the data of a recovery.
 func RecoveryPodName(cluster *v1alpha1.ApiServerCluster) string { return cluster.Name + "-recovery" }
 
-// recoveryUID identifies a recovery in the volume of its member.
-func recoveryUID(cluster *v1alpha1.ApiServerCluster) string {
+// RestoreUID identifies the restore of the backup of spec.restore in the volume of the first member.
+func RestoreUID(cluster *v1alpha1.ApiServerCluster) string {
+	return string(cluster.UID) + "/" + hash(cluster.Spec.Restore.From)
+}
+
+// RecoveryUID identifies the recovery of status.recovery in the volume of its member.
+func RecoveryUID(cluster *v1alpha1.ApiServerCluster) string {
 	return string(cluster.UID) + "/" + cluster.Status.Recovery.Request.RequestID
 }
 
@@ -196,6 +203,19 @@ func newMember(cluster *v1alpha1.ApiServerCluster, member string) []string {
 
 // RestorePodName returns the name of the pod that restores the backup of a new cluster.
 func RestorePodName(cluster *v1alpha1.ApiServerCluster) string { return cluster.Name + "-restore" }
+
+// JobUID returns the UID of the operation of a pod that prepares data: which backup it restores, or the request of a
+// recovery.
+func JobUID(pod *corev1.Pod) string {
+	for _, c := range pod.Spec.Containers {
+		for _, argument := range c.Args {
+			if uid, ok := strings.CutPrefix(argument, "--uid="); ok && c.Name == ContainerName {
+				return uid
+			}
+		}
+	}
+	return ""
+}
 
 // job builds a pod that runs once. Its result is its termination message.
 type job struct{ pod *corev1.Pod }

@@ -205,6 +205,12 @@ func MountsEncryption(pod *corev1.Pod) bool {
 // HasEncryption reports whether the Secret with suffix ConfigurationSecret has an EncryptionConfiguration.
 func HasEncryption(files *corev1.Secret) bool { return len(files.Data[encryptionKey]) > 0 }
 
+// LackedKeys returns the names of encryption keys in the Secret with suffix ConfigurationSecret that a state lacks: those that
+// encrypt or, with all, also those that only decrypt.
+func LackedKeys(state encryption.State, files *corev1.Secret, all bool) []string {
+	return state.Lacks(files.Data[encryptionKey], all)
+}
+
 // ReloadHash returns the hash of the files that API servers reload, or "".
 func (c Configuration) ReloadHash(cluster *v1alpha1.ApiServerCluster) string {
 	files := map[string][]byte{}

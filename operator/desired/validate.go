@@ -25,7 +25,7 @@ func Validate(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolu
 	}
 	_, pauseErr := cluster.PausedUntil()
 	_, windowsErr := Windows(cluster)
-	errs = append(errs, pauseErr, windowsErr, validateEtcd(cluster), validateStorage(cluster, claims),
+	errs = append(errs, pauseErr, windowsErr, validateEtcd(cluster), validateRestore(cluster), validateStorage(cluster, claims),
 		validateAggregation(cluster), validateExtension(cluster), validateCompanions(cluster))
 	if err := errors.Join(errs...); err != nil {
 		return errors.Join(err, setExtra(config.Default(), cluster.Spec.ExtraArgs))
@@ -62,6 +62,16 @@ func validateEtcd(cluster *v1alpha1.ApiServerCluster) error {
 		return fmt.Errorf("spec.etcd.embedded.members %d must not exceed spec.replicas %d", voters, cluster.ReplicaCount())
 	}
 	return nil
+}
+
+// validateRestore requires spec.restore until the restore is completed: the volume may have data by then whose keys the
+// cluster does not have.
+func validateRestore(cluster *v1alpha1.ApiServerCluster) error {
+	restored := cluster.Status.Restore
+	if cluster.Spec.Restore != nil || restored == nil || restored.Completed || cluster.Bootstrapped() {
+		return nil
+	}
+	return errors.New("spec.restore was removed before the restore was completed; delete the cluster and create it again")
 }
 
 func validateStorage(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolumeClaim) error {

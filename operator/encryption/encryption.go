@@ -158,6 +158,46 @@ func (s State) keys() (keys []string) {
 	return keys
 }
 
+// Lacks returns the names of keys in an EncryptionConfiguration that the state does not have, although API servers with that
+// configuration encrypt with them, sorted. With all, it includes the keys that they only decrypt with. A configuration that
+// cannot be parsed has no keys.
+func (s State) Lacks(configuration []byte, all bool) []string {
+	var content apiserverv1.EncryptionConfiguration
+	if err := yaml.Unmarshal(configuration, &content); err != nil {
+		return nil
+	}
+	var missing []string
+	for _, resource := range content.Resources {
+		for i, provider := range resource.Providers {
+			if found := providerOf(provider); (i == 0 || all) && found.Kind != "" && !s.has(found) {
+				missing = append(missing, found.Name)
+			}
+		}
+	}
+	slices.Sort(missing)
+	return slices.Compact(missing)
+}
+
+// has reports whether one of the schemes has the key of a provider.
+func (s State) has(p Provider) bool {
+	return slices.ContainsFunc([]*Scheme{&s.Current, s.Next, s.Previous}, func(scheme *Scheme) bool {
+		return scheme != nil && len(scheme.Resources) > 0 && scheme.Provider.id() == p.id() && scheme.Provider.Secret == p.Secret
+	})
+}
+
+// providerOf returns the provider of a configuration with kind, name and secret; the zero value stores plain values.
+func providerOf(c apiserverv1.ProviderConfiguration) Provider {
+	switch {
+	case c.AESCBC != nil && len(c.AESCBC.Keys) > 0:
+		return Provider{Kind: AESCBC, Name: c.AESCBC.Keys[0].Name, Secret: c.AESCBC.Keys[0].Secret}
+	case c.Secretbox != nil && len(c.Secretbox.Keys) > 0:
+		return Provider{Kind: Secretbox, Name: c.Secretbox.Keys[0].Name, Secret: c.Secretbox.Keys[0].Secret}
+	case c.KMS != nil:
+		return Provider{Kind: KMS, Name: c.KMS.Name}
+	}
+	return Provider{}
+}
+
 // Affected returns the resources whose stored objects a change rewrites.
 func (s State) Affected() []string {
 	all := slices.Clone(s.Current.Resources)

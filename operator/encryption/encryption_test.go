@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 )
@@ -68,6 +69,56 @@ func TestStages(t *testing.T) {
 		if err != nil || string(text) != string(want) {
 			t.Errorf("%s: %v\ngot:\n%s\nwant:\n%s", name, err, text, want)
 		}
+	}
+}
+
+// TestLacks checks that no stage of a change lacks a key of the configuration before, except those that the change drops, and
+// that other states lack them.
+func TestLacks(t *testing.T) {
+	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
+	second := scheme(t, AESCBC, first, true, "secrets", "*.apps")
+	plugin := Scheme{Resources: []string{"secrets"}, Provider: Provider{Kind: KMS, Name: "vault"}}
+	edited := first
+	edited.Provider.Secret = second.Provider.Secret
+	for name, change := range map[string]struct{ from, to Scheme }{
+		"enable": {Scheme{}, first}, "disable": {first, Scheme{}}, "replace": {first, second}, "plugin": {first, plugin},
+	} {
+		stages := []State{{Current: change.from}, {Current: change.from, Next: &change.to}}
+		stages = append(stages, stages[1].Promote(), stages[1].Promote().Drop(), State{Current: change.to})
+		for i, state := range stages[:len(stages)-1] {
+			content, err := state.Configuration()
+			if err != nil {
+				t.Fatal(err)
+			}
+			dropped := i+1 == 3
+			if missing := stages[i+1].Lacks(content, !dropped); len(missing) > 0 {
+				t.Errorf("%s, stage %d lacks %v", name, i+1, missing)
+			}
+		}
+	}
+	rewriting := State{Current: second, Previous: &first}
+	content, err := rewriting.Configuration()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		state State
+		all   bool
+		want  []string
+	}{
+		"nothing":               {State{}, false, []string{second.Provider.Name}},
+		"an older state":        {State{Current: first}, false, []string{second.Provider.Name}},
+		"another secret":        {State{Current: second, Previous: &edited}, true, []string{first.Provider.Name}},
+		"the former is gone":    {State{Current: second}, true, []string{first.Provider.Name}},
+		"the former is dropped": {State{Current: second}, false, nil},
+		"the state in use":      {rewriting, true, nil},
+	} {
+		if got := test.state.Lacks(content, test.all); !slices.Equal(got, test.want) {
+			t.Errorf("%s: lacks %v, want %v", name, got, test.want)
+		}
+	}
+	if got := (State{}).Lacks([]byte("nonsense"), true); got != nil {
+		t.Errorf("nonsense has the keys %v", got)
 	}
 }
 

@@ -23,6 +23,9 @@ func (a Authority) Evaluate(pair Pair, leaf Leaf, now time.Time) string {
 	if err := certificate.CheckSignatureFrom(a.certificate); err != nil {
 		return "signed by another authority"
 	}
+	if now.Before(certificate.NotBefore) { // issued while the clock of the operator was ahead
+		return fmt.Sprintf("not valid before %s", certificate.NotBefore.Format(time.RFC3339))
+	}
 	if due := renewal(certificate); !now.Before(due) {
 		return fmt.Sprintf("renewal was due at %s", due.Format(time.RFC3339))
 	}

@@ -101,6 +101,8 @@ func TestEvaluate(t *testing.T) {
 		"before renewal":       {pair, serving, start.Add(LeafLifetime * 66 / 100), ""},
 		"renewal due":          {pair, serving, start.Add(LeafLifetime * 67 / 100), "renewal was due"},
 		"expired":              {pair, serving, start.Add(2 * LeafLifetime), "renewal was due"},
+		"by a clock ahead":     {pair, serving, start.Add(-time.Hour), "not valid before"},
+		"by another clock":     {pair, serving, start.Add(-time.Minute), ""},
 		"another name wanted":  {pair, further, start, "DNS names"},
 		"no address wanted":    {pair, address, start, "addresses"},
 		"another authority":    {foreign, serving, start, "another authority"},

@@ -19,7 +19,10 @@ func (c *Checks) spec(p *pass) error {
 	}
 	slices.Sort(claims)
 	status := p.cluster.Status
-	input := []any{p.cluster.UID, p.cluster.Annotations, status.Membership != nil, status.Replicas > 0, claims}
+	input := []any{
+		p.cluster.UID, p.cluster.Annotations, status.Membership != nil, status.Replicas > 0, claims,
+		status.Restore != nil && !status.Restore.Completed, p.cluster.Bootstrapped(),
+	}
 	return c.check("spec", p.cluster, input, func() checkResult {
 		if err := desired.Validate(p.cluster, p.state.Claims); err != nil {
 			return checkResult{err: err}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,15 +44,11 @@ func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 	if p.encryption, err = encryption.Parse(current.Data[desired.EncryptionStateKey]); err != nil {
 		return err
 	}
-	lost := false
-	if len(current.Data[desired.EncryptionStateKey]) == 0 {
-		if lost, err = r.hasEncryption(ctx, p); err != nil {
-			return err
+	if problem, err := r.lostEncryption(ctx, p, current); err != nil || problem != "" {
+		if problem != "" {
+			p.recordLost(desired.SecretName(p.cluster, desired.EncryptionSecret), problem, "stored objects are encrypted with its keys")
 		}
-	}
-	if lost {
-		p.recordLost(desired.SecretName(p.cluster, desired.EncryptionSecret), "is missing", "stored objects are encrypted with its keys")
-		return nil
+		return err
 	}
 	wanted := desired.EncryptionScheme(p.cluster)
 	starting := p.isNew() && !p.cluster.Restoring() // a restored cluster starts with the keys of the former one
@@ -82,6 +79,27 @@ func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 	p.encryption, p.configuration.Sockets = state, desired.Sockets(state)
 	p.configuration.Encryption, err = state.Configuration()
 	return err
+}
+
+// lostEncryption returns what is wrong with the Secret of the encryption keys if stored objects cannot be read without keys
+// that it lacks, or "".
+func (r *Reconciler) lostEncryption(ctx context.Context, p *pass, keys *corev1.Secret) (problem string, err error) {
+	if len(keys.Data[desired.EncryptionStateKey]) == 0 {
+		if lost, err := r.hasEncryption(ctx, p); err != nil || !lost {
+			return "", err
+		}
+		return "is missing", nil
+	}
+	files := &corev1.Secret{}
+	if _, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, desired.ConfigurationSecret), files); err != nil {
+		return "", err
+	}
+	// Until stored objects are rewritten, keys that only decrypt are needed, too.
+	stage, _ := stageOf(encryptionOf(p.cluster))
+	if missing := desired.LackedKeys(p.encryption, files, stage == rotation.Reissue); len(missing) > 0 {
+		return "lacks the keys " + strings.Join(missing, ", "), nil
+	}
+	return "", nil
 }
 
 // isNew reports whether the cluster has stored nothing yet.

@@ -41,7 +41,7 @@ func (p *pass) recovery() membership.Recovery {
 	}
 	return membership.Recovery{
 		Stage: stages[current.Stage], FromBackup: current.Request.From != nil, SelectedName: current.Member,
-		JobRunning: p.recoveryPod != nil,
+		JobRunning: p.recoveryPod != nil || !p.recoveryRead,
 	}
 }
 
@@ -96,7 +96,7 @@ func (r *Reconciler) recoverQuorum(ctx context.Context, p *pass) error {
 	if err != nil {
 		return err
 	}
-	p.recoveryPod = pod
+	p.recoveryPod, p.recoveryRead = pod, true
 	current := p.cluster.Status.Recovery
 	switch {
 	case !p.cluster.Recovering(v1alpha1.RecoveryRestoring) || p.cluster.RecoveryRequested():
@@ -105,6 +105,8 @@ func (r *Reconciler) recoverQuorum(ctx context.Context, p *pass) error {
 		return nil
 	case pod == nil:
 		return r.createRecoveryPod(ctx, p)
+	case desired.JobUID(pod) != desired.RecoveryUID(p.cluster): // of a former request
+		return r.deleteJobPod(ctx, pod)
 	case pod.Status.Phase == corev1.PodFailed:
 		return r.recoveryFailed(ctx, p, pod)
 	case pod.Status.Phase == corev1.PodSucceeded:

@@ -47,6 +47,9 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1alpha1.ApiServerClus
 	var errs []error
 	for _, name := range []string{desired.RestorePodName(cluster), desired.RecoveryPodName(cluster)} {
 		pod, err := r.jobPod(ctx, cluster, name) // which the list of pods does not contain
+		if errors.Is(err, errForeign) {
+			continue
+		}
 		errs = append(errs, err, r.deleteJobPod(ctx, pod))
 	}
 	for _, list := range lists {

@@ -45,6 +45,8 @@ func (r *Reconciler) restoreBackup(ctx context.Context, p *pass) error {
 		return r.createRestorePod(ctx, p, intent.InitialMembers[0])
 	case pod.DeletionTimestamp != nil:
 		return nil
+	case desired.JobUID(pod) != desired.RestoreUID(p.cluster): // spec.restore names another backup now
+		return r.deleteJobPod(ctx, pod)
 	case pod.Status.Phase == corev1.PodFailed:
 		return r.restoreFailed(ctx, p, pod)
 	case pod.Status.Phase == corev1.PodSucceeded:
@@ -146,7 +148,7 @@ func (r *Reconciler) restoreFailed(ctx context.Context, p *pass, pod *corev1.Pod
 
 // failureOf returns the message of a pod that failed to restore a backup. The pod does not know the name of the Secret.
 func failureOf(pod *corev1.Pod, e *v1alpha1.BackupEncryption) string {
-	message := strings.TrimPrefix(lastLine(backups.Message(pod)), "Error: ")
+	message := strings.TrimPrefix(lastLine(backups.Failure(pod)), "Error: ")
 	if e != nil && strings.Contains(message, format.ErrNoIdentity.Error()) {
 		message += "; its identities are those of Secret " + e.SecretRef.Name
 	}
@@ -155,13 +157,7 @@ func failureOf(pod *corev1.Pod, e *v1alpha1.BackupEncryption) string {
 
 // retryDue reports whether restoreRetryInterval has passed since a pod failed.
 func retryDue(pod *corev1.Pod, now time.Time) bool {
-	for _, status := range pod.Status.ContainerStatuses {
-		ended := status.State.Terminated
-		if ended != nil && now.Sub(ended.FinishedAt.Time) < restoreRetryInterval {
-			return false
-		}
-	}
-	return true
+	return now.Sub(backups.Ended(pod)) >= restoreRetryInterval
 }
 
 func lastLine(text string) string {

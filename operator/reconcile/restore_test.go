@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -9,9 +10,11 @@ import (
 
 	"filippo.io/age"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"quorate.dev/apiserver/backup/format"
 	"quorate.dev/operator/api/v1alpha1"
@@ -178,5 +181,172 @@ func TestRecoveryWithoutIdentities(t *testing.T) {
 	c.must(c.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-recovery"}, pod))
 	if r := p.cluster.Status.Recovery; r.Reason != "" || r.Message != "" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// restoredResult returns the termination message of a pod that restored a backup whose keys are missing.
+func (c *cluster) restoredResult(location string) string {
+	c.t.Helper()
+	result, err := json.Marshal(format.Result{Location: location, Manifest: format.Manifest{
+		Namespace: "ns", Cluster: "former", ServiceAccountKey: "0123", Snapshot: format.Snapshot{Revision: 7},
+	}})
+	c.must(err)
+	return string(result)
+}
+
+// TestRestoreOfAnotherBackup checks that the cluster does not start with a backup that spec.restore no longer names: a user
+// selects another one when keys of the first are missing.
+func TestRestoreOfAnotherBackup(t *testing.T) {
+	c := restoring(t, v1alpha1.Restore{})
+	c.expectBlocked(v1alpha1.ReasonRestoring)
+	former := c.restorePod()
+	c.endRestore(corev1.PodSucceeded, c.restoredResult("file:///backups/ns/former/b"))
+	c.expectBlocked(v1alpha1.ReasonServiceAccountKeyMissing)
+	object := c.get()
+	object.Spec.Restore.From.Location.Path = "ns/former/other"
+	object.Spec.Restore.ServiceAccountKeyPolicy = v1alpha1.ReplaceServiceAccountKey
+	c.must(c.client.Update(t.Context(), object))
+	c.expectBlocked(v1alpha1.ReasonRestoring)
+	pod := c.restorePod()
+	if !slices.Contains(pod.Spec.Containers[0].Args, "--path=ns/former/other") {
+		t.Errorf("the pod restores %q", pod.Spec.Containers[0].Args)
+	}
+	// The command resumes a restore of the same UID.
+	if desired.JobUID(pod) == desired.JobUID(former) {
+		t.Errorf("both restores have the UID %s", desired.JobUID(pod))
+	}
+	c.endRestore(corev1.PodSucceeded, c.restoredResult("file:///backups/ns/former/other"))
+	for range 5 {
+		c.reconcile()
+	}
+	if got := c.get().Status.Restore; !got.Completed || got.Location != "file:///backups/ns/former/other" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func (c *cluster) restorePod() *corev1.Pod {
+	c.t.Helper()
+	pod := &corev1.Pod{}
+	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-restore"}, pod))
+	return pod
+}
+
+// TestRestoreIsRemoved checks that no member starts on a volume into which a backup is being restored, without the keys of
+// the backup, when spec.restore is removed.
+func TestRestoreIsRemoved(t *testing.T) {
+	c := restoring(t, v1alpha1.Restore{})
+	c.expectBlocked(v1alpha1.ReasonRestoring)
+	object := c.get()
+	object.Spec.Restore = nil
+	c.must(c.client.Update(t.Context(), object))
+	for range 5 {
+		c.reconcile()
+	}
+	if pods := c.members(); len(pods) > 0 {
+		t.Errorf("members started: %v", pods)
+	}
+	got := meta.FindStatusCondition(c.get().Status.Conditions, v1alpha1.Degraded)
+	if got.Reason != v1alpha1.ReasonInvalidSpec || !strings.Contains(got.Message, "spec.restore") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// recovering returns a bootstrapped cluster in the stage Stopping of its second recovery, while the pod of the first one, which
+// was replaced, exists.
+func recovering(t *testing.T) *cluster {
+	t.Helper()
+	c := newCluster(t)
+	c.execute([]string{"create", "replicas=1"})
+	c.execute([]string{"settle"})
+	c.execute([]string{"bootstrapped", "demo-0"})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo-0"}}
+	c.must(c.client.Delete(t.Context(), pod))
+	object := c.get()
+	object.Spec.Recovery = &v1alpha1.Recovery{RequestID: "1", Member: "demo-0"}
+	c.must(c.client.Update(t.Context(), object))
+	object.Status.Recovery = &v1alpha1.RecoveryStatus{Request: *object.Spec.Recovery, Stage: v1alpha1.RecoveryRestoring, Member: "demo-0"}
+	c.must(c.reconciler.create(t.Context(), object, desired.RecoveryPod(object, "quorate:1")))
+	object.Spec.Recovery.RequestID = "2"
+	c.must(c.client.Update(t.Context(), object))
+	object.Status.Recovery = &v1alpha1.RecoveryStatus{Request: *object.Spec.Recovery, Stage: v1alpha1.RecoveryStopping, Member: "demo-0"}
+	c.must(c.client.Status().Update(t.Context(), object))
+	return c
+}
+
+// TestRecoveryWhoseFormerPodIsUnknown checks that a recovery does not prepare data before the operator has read whether the
+// pod of the former recovery still uses the volume.
+func TestRecoveryWhoseFormerPodIsUnknown(t *testing.T) {
+	c := recovering(t)
+	unavailable := interceptor.NewClient(c.client.(client.WithWatch), interceptor.Funcs{Get: func(
+		ctx context.Context, inner client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption,
+	) error {
+		if key.Name == "demo-recovery" {
+			return apierrors.NewServiceUnavailable("etcd")
+		}
+		return inner.Get(ctx, key, object, options...)
+	}})
+	c.reconciler.Client = unavailable
+	c.reconcile()
+	if got := c.get().Status.Recovery; got.Stage != v1alpha1.RecoveryStopping {
+		t.Errorf("%+v", got)
+	}
+	c.reconciler.Client = c.client
+	for range 3 {
+		c.reconcile()
+	}
+	pod := &corev1.Pod{}
+	c.must(c.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-recovery"}, pod))
+	if uid := desired.JobUID(pod); uid != "demo/2" {
+		t.Errorf("the pod has the UID %s; stage %s", uid, c.get().Status.Recovery.Stage)
+	}
+}
+
+// TestRecoveryIgnoresTheFormerPod checks that a recovery does not end with the result of another request.
+func TestRecoveryIgnoresTheFormerPod(t *testing.T) {
+	c := recovering(t)
+	pod := &corev1.Pod{}
+	c.must(c.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-recovery"}, pod))
+	pod.Status.Phase = corev1.PodSucceeded
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: desired.ContainerName, State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{Message: c.restoredResult("/var/lib/quorate/etcd")},
+	}}}
+	c.must(c.client.Status().Update(t.Context(), pod))
+	object := c.get()
+	object.Status.Recovery.Stage = v1alpha1.RecoveryRestoring
+	object.Status.Membership = &v1alpha1.Membership{InitialMembers: []string{"demo-0"}, NextOrdinal: 1}
+	c.must(c.client.Status().Update(t.Context(), object))
+	for range 3 {
+		c.reconcile()
+	}
+	if got := c.get().Status.Recovery; got.Stage != v1alpha1.RecoveryRestoring {
+		t.Errorf("%+v", got)
+	}
+	c.must(c.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-recovery"}, pod))
+	if uid := desired.JobUID(pod); uid != "demo/2" {
+		t.Errorf("the pod has the UID %s", uid)
+	}
+}
+
+// TestRejectedRestorePodIsRetriedLater checks that a pod that the kubelet rejects, which has no container statuses, is not
+// replaced at once.
+func TestRejectedRestorePodIsRetriedLater(t *testing.T) {
+	c := restoring(t, v1alpha1.Restore{})
+	c.expectBlocked(v1alpha1.ReasonRestoring)
+	pod := c.restorePod()
+	pod.CreationTimestamp = metav1.NewTime(c.clock.Now())
+	c.must(c.client.Update(t.Context(), pod))
+	pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "OutOfcpu", "Node didn't have enough resource: cpu"
+	c.must(c.client.Status().Update(t.Context(), pod))
+	c.clock.Step(restoreRetryInterval / 2)
+	c.expectBlocked(v1alpha1.ReasonRestoreFailed, "didn't have enough resource")
+	if pod := c.restorePod(); pod.Status.Phase != corev1.PodFailed {
+		t.Errorf("the pod was replaced: %+v", pod.Status)
+	}
+	c.clock.Step(restoreRetryInterval)
+	for range 3 {
+		c.reconcile()
+	}
+	if pod := c.restorePod(); pod.Status.Phase == corev1.PodFailed {
+		t.Errorf("the pod was not replaced: %+v", pod.Status)
 	}
 }

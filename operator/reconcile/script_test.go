@@ -122,7 +122,7 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 //	strip KIND NAME           remove the labels of a Pod or PersistentVolumeClaim
 //	bootstrapped NAME...      report members in the status, of a bootstrapped etcd
 //	encryption                result is the encryption configuration without keys: "  = line"
-//	foreign KIND NAME       create a PersistentVolumeClaim or Service with another owner
+//	foreign KIND NAME       create a PersistentVolumeClaim, Pod or Service with another owner
 //	after DURATION          advance the clock
 //	objects                 results are the objects in the namespace: "  = line"
 //	conditions              results are the conditions: "  = line"
@@ -316,7 +316,9 @@ func (c *cluster) ready(name string) {
 }
 
 func (c *cluster) foreign(kind, name string) {
-	objects := map[string]client.Object{"PersistentVolumeClaim": &corev1.PersistentVolumeClaim{}, "Service": &corev1.Service{}}
+	objects := map[string]client.Object{
+		"PersistentVolumeClaim": &corev1.PersistentVolumeClaim{}, "Service": &corev1.Service{}, "Pod": &corev1.Pod{},
+	}
 	object := objects[kind]
 	object.SetNamespace("ns")
 	object.SetName(name)

@@ -190,7 +190,8 @@ type pass struct {
 	certificates  certificates
 	configuration desired.Configuration
 	encryption    encryption.State
-	recoveryPod   *corev1.Pod               // that prepares the data of a recovery; nil: none
+	recoveryPod   *corev1.Pod               // that prepares the data of a recovery; nil: none, if recoveryRead
+	recoveryRead  bool                      // recoveryPod was read
 	secrets       map[string]*corev1.Secret // of the authorities, as read, by trust domain
 	etcd          *etcd.Client              // nil if no member runs
 	formerImage   string                    // of members that are created while an upgrade is held; "": state.Image

@@ -14,7 +14,8 @@ import (
 // Schedule is a parsed cron schedule.
 type Schedule struct{ schedule cron.Schedule }
 
-// Parse parses a cron expression, as CronJobs do, and the name of a time zone. The default is UTC.
+// Parse parses a cron expression, as CronJobs do, and the name of a time zone. The default is UTC. Unlike CronJobs it rejects
+// intervals (@every): their times depend on when they are evaluated.
 func Parse(expression, timeZone string) (Schedule, error) {
 	if strings.Contains(expression, "TZ") {
 		return Schedule{}, fmt.Errorf("schedule %q: use timeZone instead of TZ or CRON_TZ", expression)
@@ -27,10 +28,12 @@ func Parse(expression, timeZone string) (Schedule, error) {
 	if err != nil {
 		return Schedule{}, fmt.Errorf("schedule %q: %w", expression, err)
 	}
-	if fields, ok := parsed.(*cron.SpecSchedule); ok {
-		fields.Location = zone
+	fields, ok := parsed.(*cron.SpecSchedule)
+	if !ok {
+		return Schedule{}, fmt.Errorf("schedule %q: intervals are not supported; use fields, such as 0 */6 * * *", expression)
 	}
-	return Schedule{parsed}, nil
+	fields.Location = zone
+	return Schedule{fields}, nil
 }
 
 // Next returns the first scheduled time after t, or zero if there is none, as for February 30.

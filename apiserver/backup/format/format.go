@@ -3,7 +3,9 @@
 package format
 
 import (
+	"bufio"
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -63,6 +65,20 @@ type Result struct {
 	Manifest Manifest `json:"manifest"`
 }
 
+// maxMessage is the size of a termination message of which the kubelet reads everything, in bytes.
+const maxMessage = 4096
+
+// Message returns the result as a termination message. It has no sealed keys if it would be too long with them: the operator
+// then asks for a Secret with the service-account key.
+func (r Result) Message() ([]byte, error) {
+	text, err := json.Marshal(r)
+	if err != nil || len(text) <= maxMessage {
+		return text, err
+	}
+	r.Manifest.SealedKeys = nil
+	return json.Marshal(r)
+}
+
 // ParseManifest parses a manifest of this format.
 func ParseManifest(text []byte) (Manifest, error) {
 	var m Manifest
@@ -90,9 +106,12 @@ type Keys struct {
 // ErrNoIdentity is returned if none of the identities can decrypt.
 var ErrNoIdentity = errors.New("no identity matches: the backup is encrypted for other recipients")
 
-// Seal encrypts keys for recipients, which are in the format of age's recipients files.
+// Seal compresses keys, so that they fit into a termination message, and encrypts them for recipients, which are in the format
+// of age's recipients files.
 func Seal(keys Keys, recipients []byte) ([]byte, error) {
-	text, err := json.Marshal(keys)
+	text, err := json.Marshal(sealedKeys{
+		string(keys.ServiceAccountPublic), string(keys.ServiceAccountPrivate), string(keys.Encryption),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -101,10 +120,14 @@ func Seal(keys Keys, recipients []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := w.Write(text); err != nil {
+	compressed, err := gzip.NewWriterLevel(w, gzip.BestCompression)
+	if err != nil {
 		return nil, err
 	}
-	if err := w.Close(); err != nil {
+	if _, err := compressed.Write(text); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(compressed.Close(), w.Close()); err != nil {
 		return nil, err
 	}
 	return out.Bytes(), nil
@@ -117,14 +140,40 @@ func Open(sealed, identities []byte) (Keys, error) {
 	if err != nil {
 		return keys, err
 	}
-	text, err := io.ReadAll(io.LimitReader(r, 1<<20))
+	text := bufio.NewReader(io.LimitReader(r, maxKeys))
+	first, err := text.Peek(1)
 	if err != nil {
 		return keys, fmt.Errorf("decrypt the keys: %w", err)
 	}
-	if err := json.Unmarshal(text, &keys); err != nil {
-		return keys, errors.New("the decrypted keys are not JSON")
+	if first[0] == '{' { // an older backup
+		if err := json.NewDecoder(text).Decode(&keys); err != nil {
+			return keys, errors.New("the decrypted keys are not JSON")
+		}
+		return keys, nil
 	}
-	return keys, nil
+	return decompress(text)
+}
+
+// maxKeys bounds the size of keys, in bytes.
+const maxKeys = 1 << 20
+
+// sealedKeys are Keys as strings, which compress better than JSON's base64.
+type sealedKeys struct {
+	Public     string `json:"serviceAccountPublic"`
+	Private    string `json:"serviceAccountPrivate"`
+	Encryption string `json:"encryption,omitempty"`
+}
+
+func decompress(in io.Reader) (Keys, error) {
+	r, err := gzip.NewReader(in)
+	if err != nil {
+		return Keys{}, errors.New("the decrypted keys are not compressed")
+	}
+	var keys sealedKeys
+	if err := json.NewDecoder(io.LimitReader(r, maxKeys)).Decode(&keys); err != nil {
+		return Keys{}, errors.New("the decrypted keys are not JSON")
+	}
+	return Keys{[]byte(keys.Public), []byte(keys.Private), []byte(keys.Encryption)}, nil
 }
 
 // Encrypt returns a writer that encrypts for recipients. Closing it completes the ciphertext.

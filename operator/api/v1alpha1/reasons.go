@@ -34,7 +34,8 @@ const (
 	//
 	// Do: Correct the spec.
 	//
-	// Of: Degraded=True, Progressing=False, ApiServerBackupSchedule Ready=False.
+	// Of: Degraded=True, Progressing=False, BackupReady=False, ApiServerBackupSchedule Ready=False,
+	// ApiServerBackupSchedule BackupReady=False.
 	ReasonInvalidSpec = "InvalidSpec"
 
 	// ReasonSecretLost: A Secret was deleted that cannot be safely recreated. The operator makes no changes.

@@ -44,6 +44,7 @@ type ApiServerBackupScheduleSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.contains('TZ')",message="use timeZone instead of TZ or CRON_TZ"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('@every')",message="intervals are not supported; use fields, such as 0 */6 * * *"
 	Schedule string `json:"schedule"`
 
 	// TimeZone of the schedule, a name of the tz database. Default: Etc/UTC. Example: Europe/Berlin.

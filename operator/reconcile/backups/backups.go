@@ -120,8 +120,8 @@ func (r *Reconciler) attempt(
 	a := backup.Attempt{
 		Now: r.Clock.Now(), Created: b.CreationTimestamp.Time,
 		Timeout:      time.Duration(ptr.Deref(b.Spec.TimeoutSeconds, 3600)) * time.Second,
-		StartTimeout: time.Duration(ptr.Deref(b.Spec.StartTimeoutSeconds, 300)) * time.Second,
-		Attempts:     int(b.Status.Attempts), Pod: stateOf(pod), Failure: failure(pod), Blocked: blocked,
+		StartTimeout: startTimeout(b),
+		Attempts:     int(b.Status.Attempts), Pod: stateOf(pod), Failure: Failure(pod), Blocked: blocked,
 	}
 	if pod != nil {
 		a.PodCreated, a.Obstacle = pod.CreationTimestamp.Time, obstacle(pod, a.Now)
@@ -134,6 +134,10 @@ func (r *Reconciler) attempt(
 	var err error
 	a.MissingReason, a.Missing, err = r.missing(ctx, b, secrets)
 	return a, err
+}
+
+func startTimeout(b *v1alpha1.ApiServerBackup) time.Duration {
+	return time.Duration(ptr.Deref(b.Spec.StartTimeoutSeconds, 300)) * time.Second
 }
 
 // blocked returns why no backup of a cluster can start now, or "".
@@ -149,6 +153,9 @@ func blocked(cluster *v1alpha1.ApiServerCluster, found bool) string {
 	return ""
 }
 
+// errForeign is the cause of the error for a pod that has the name of a backup's pod but another owner.
+var errForeign = errors.New("is not owned by this backup")
+
 // pod returns a pod of a backup, or nil.
 func (r *Reconciler) pod(ctx context.Context, b *v1alpha1.ApiServerBackup, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
@@ -159,7 +166,7 @@ func (r *Reconciler) pod(ctx context.Context, b *v1alpha1.ApiServerBackup, name 
 	case err != nil:
 		return nil, err
 	case !metav1.IsControlledBy(pod, b):
-		return nil, fmt.Errorf("a pod named %s exists and is not owned by this backup; delete it", name)
+		return nil, fmt.Errorf("a pod named %s exists and %w; delete it", name, errForeign)
 	}
 	return pod, nil
 }
@@ -180,8 +187,8 @@ func stateOf(pod *corev1.Pod) backup.PodState {
 	return backup.PodActive
 }
 
-// failure returns why a pod failed.
-func failure(pod *corev1.Pod) string {
+// Failure returns why a pod failed.
+func Failure(pod *corev1.Pod) string {
 	if pod == nil || pod.Status.Phase != corev1.PodFailed {
 		return ""
 	}
@@ -386,6 +393,18 @@ func Message(pod *corev1.Pod) string {
 		}
 	}
 	return ""
+}
+
+// Ended returns when the pod of a job terminated. The kubelet starts no containers of a pod that it rejects: such a pod ended
+// when it was created.
+func Ended(pod *corev1.Pod) time.Time {
+	at := pod.CreationTimestamp.Time
+	for _, status := range pod.Status.ContainerStatuses {
+		if ended := status.State.Terminated; ended != nil && ended.FinishedAt.After(at) {
+			at = ended.FinishedAt.Time
+		}
+	}
+	return at
 }
 
 // ParseResult returns the result that a pod has reported.

@@ -27,7 +27,9 @@ import (
 
 	"quorate.dev/apiserver/backup/format"
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/backup"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/membership"
 )
 
 // environment is a simulated hosting cluster with the ApiServerCluster demo, whose etcd has a quorum.
@@ -154,23 +156,23 @@ func TestBackupRetriesAndCompletes(t *testing.T) {
 	if b := e.reconcile(); b.Status.Phase != v1alpha1.BackupRunning || b.Status.Path != "etcd/ns/demo/b" {
 		t.Fatalf("%+v", b.Status)
 	}
-	args := e.pod("b-1").Spec.Containers[0].Args
+	args := e.pod("b-try1").Spec.Containers[0].Args
 	for _, want := range []string{"--uid=uid", "--path=etcd/ns/demo/b", "--endpoints=https://demo-0.demo-members.ns.svc:2379"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("arguments %q lack %s", args, want)
 		}
 	}
-	if text := fmt.Sprint(e.pod("b-1").Spec); strings.Contains(text, "demo-1.") || strings.Contains(text, "private") {
+	if text := fmt.Sprint(e.pod("b-try1").Spec); strings.Contains(text, "demo-1.") || strings.Contains(text, "private") {
 		t.Errorf("the pod has a learner or a private key: %s", text)
 	}
-	e.end("b-1", corev1.PodFailed, "no quorum")
+	e.end("b-try1", corev1.PodFailed, "no quorum")
 	e.reconcile()
 	text, err := json.Marshal(format.Result{Location: "file:///backups", Manifest: format.Manifest{
 		UID: "uid", Created: e.clock.Now(), StoredBytes: 7, StoredSHA256: "abc", Snapshot: format.Snapshot{Revision: 5},
 	}})
 	e.must(err)
 	e.clock.Step(3 * time.Second)
-	e.end("b-2", corev1.PodSucceeded, string(text))
+	e.end("b-try2", corev1.PodSucceeded, string(text))
 	b := e.reconcile()
 	if b.Status.Phase != v1alpha1.BackupCompleted || b.Status.Revision != 5 || b.Status.SHA256 != "abc" || b.Status.Attempts != 2 {
 		t.Errorf("%+v", b.Status)
@@ -190,13 +192,19 @@ quorate_backup_last_size_bytes{cluster="demo",namespace="ns"} 7
 		t.Fatal("the backup is deleted before its data")
 	}
 	e.end("b-delete", corev1.PodFailed, "no permission")
+	e.clock.Step(removeRetryInterval / 2)
+	e.reconcile()
+	if pod := e.pod("b-delete"); pod.Status.Phase != corev1.PodFailed {
+		t.Error("the deletion was retried at once")
+	}
+	e.clock.Step(removeRetryInterval)
 	e.reconcile() // retries the deletion
 	e.end("b-delete", corev1.PodSucceeded, "")
 	if b := e.reconcile(); b != nil {
 		t.Errorf("the backup still exists: %+v", b)
 	}
 	if want := []string{
-		"SuccessfulCreate: Created Pod b-1", "BackupRetried: Attempt 1 failed: no quorum", "SuccessfulCreate: Created Pod b-2",
+		"SuccessfulCreate: Created Pod b-try1", "BackupRetried: Attempt 1 failed: no quorum", "SuccessfulCreate: Created Pod b-try2",
 		"BackupCompleted: Stored 7 bytes at revision 5 and verified them",
 		"DataDeletionFailed: Failed to delete the data, retrying; set deletionPolicy to Retain to keep it: no permission",
 	}; !slices.Equal(e.events, want) {
@@ -212,7 +220,7 @@ func TestBackupWithoutResultFails(t *testing.T) {
 		e := newEnvironment(t)
 		e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})
 		e.reconcile()
-		e.end("b-1", corev1.PodSucceeded, message)
+		e.end("b-try1", corev1.PodSucceeded, message)
 		b := e.reconcile()
 		if c := b.Status.Conditions[0]; b.Status.Phase != v1alpha1.BackupFailed || !strings.Contains(c.Message, want) {
 			t.Errorf("%q: %s %+v, want %q", message, b.Status.Phase, c, want)
@@ -319,6 +327,11 @@ quorate_backup_schedule_last_success_timestamp_seconds{cluster="demo",namespace=
 		c.Reason != "InvalidSpec" {
 		t.Errorf("%+v", c)
 	}
+	// The last state of the backups does not stay while none is created.
+	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.BackupReady); c.Status != metav1.ConditionFalse ||
+		c.Reason != "InvalidSpec" || !strings.Contains(c.Message, "Nowhere") {
+		t.Errorf("%+v", c)
+	}
 }
 
 // TestScheduleWithoutBackups checks that the condition, the metric and one event report that no backup is completed.
@@ -381,17 +394,17 @@ func TestBackupThatCannotStart(t *testing.T) {
 	credentials.Data["secretAccessKey"] = []byte("key")
 	e.must(e.client.Update(t.Context(), credentials))
 	expect("Running", "Attempt 1 of 3")
-	pod := e.pod("b-1")
+	pod := e.pod("b-try1")
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
 		Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image quorate:1"},
 	}}}
 	e.must(e.client.Status().Update(t.Context(), pod))
-	expect("PodNotStarting", "b-1: ImagePullBackOff Back-off pulling image quorate:1")
+	expect("PodNotStarting", "b-try1: ImagePullBackOff Back-off pulling image quorate:1")
 	e.clock.Step(61 * time.Second)
-	expect("BackupFailed", "the pod did not start within 1m0s: b-1: ImagePullBackOff Back-off pulling image quorate:1")
+	expect("BackupFailed", "the pod did not start within 1m0s: b-try1: ImagePullBackOff Back-off pulling image quorate:1")
 	if want := []string{
 		"ObjectMissing: Secret s3 does not exist", "ObjectInvalid: Secret s3 has no key secretAccessKey",
-		"SuccessfulCreate: Created Pod b-1", "PodNotStarting: b-1: ImagePullBackOff Back-off pulling image quorate:1",
+		"SuccessfulCreate: Created Pod b-try1", "PodNotStarting: b-try1: ImagePullBackOff Back-off pulling image quorate:1",
 	}; !slices.Equal(e.events[:4], want) || len(e.events) != 5 {
 		t.Errorf("events %q, want %q", e.events, want)
 	}
@@ -445,5 +458,71 @@ func TestBackupWithWrongRecipientsFails(t *testing.T) {
 	if b := e.reconcile(); b.Status.Phase != v1alpha1.BackupFailed || b.Status.Attempts != 0 ||
 		!strings.Contains(b.Status.Conditions[0].Message, "Secret wrong is invalid") {
 		t.Errorf("%+v", b.Status)
+	}
+}
+
+// TestBackupNamedLikeItsCluster checks that the pods of a backup have no names of replicas: the backup would wait for the
+// replica's pod to be deleted, could not be deleted itself, and could take the name of a member's pod.
+func TestBackupNamedLikeItsCluster(t *testing.T) {
+	e := newEnvironment(t)
+	for _, replica := range []string{"b-0", "b-1"} { // of the cluster b
+		e.must(e.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: replica}}))
+	}
+	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})
+	b := e.reconcile()
+	if b.Status.Phase != v1alpha1.BackupRunning {
+		t.Errorf("%+v", b.Status)
+	}
+	for attempt := range int32(backup.MaxAttempts + 1) {
+		b.Status.Attempts = attempt
+		if name := desired.BackupPodName(b); membership.Ordinal(b.Name, name) >= 0 {
+			t.Errorf("%s is the name of a replica", name)
+		}
+	}
+	e.must(e.client.Delete(t.Context(), b))
+	if b := e.reconcile(); b != nil {
+		t.Errorf("the backup still exists: %+v", b)
+	}
+}
+
+// TestDeletionThatCannotStart checks that an event reports why the data of a deleted backup is not deleted: the finalizer
+// keeps the backup meanwhile.
+func TestDeletionThatCannotStart(t *testing.T) {
+	e := newEnvironment(t)
+	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume, DeletionPolicy: v1alpha1.BackupDelete})
+	b := e.reconcile()
+	e.must(e.client.Delete(t.Context(), b))
+	e.must(e.client.Delete(t.Context(), e.pod("b-try1")))
+	e.reconcile()
+	pod := e.pod("b-delete")
+	pod.Status.Phase = corev1.PodPending
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: `secret "s3" not found`},
+	}}}
+	e.must(e.client.Status().Update(t.Context(), pod))
+	e.clock.Step(299 * time.Second)
+	e.reconcile()
+	events := len(e.events)
+	e.clock.Step(2 * time.Second)
+	e.reconcile()
+	if got := e.events[events:]; len(got) != 1 || !strings.Contains(got[0], `DataDeletionFailed`) || !strings.Contains(got[0], `secret "s3" not found`) {
+		t.Errorf("events %q", got)
+	}
+	if pod := e.pod("b-delete"); pod.Status.Phase != "" {
+		t.Errorf("the pod was not replaced: %+v", pod.Status)
+	}
+}
+
+// TestDeletionBesideForeignPods checks that pods of others with names of the backup's do not prevent its deletion.
+func TestDeletionBesideForeignPods(t *testing.T) {
+	e := newEnvironment(t)
+	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "none", Destination: volume})
+	b := e.reconcile()
+	for _, name := range []string{desired.BackupPodName(b), desired.DeletePodName(b)} {
+		e.must(e.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}))
+	}
+	e.must(e.client.Delete(t.Context(), b))
+	if b := e.reconcile(); b != nil {
+		t.Errorf("the backup still exists: %+v", b)
 	}
 }

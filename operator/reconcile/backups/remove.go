@@ -3,6 +3,8 @@ package backups
 import (
 	"cmp"
 	"context"
+	"errors"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,8 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/backup"
 	"quorate.dev/operator/desired"
 )
+
+// removeRetryInterval is the time after which a failed deletion of data is repeated.
+const removeRetryInterval = 30 * time.Second
 
 func (r *Reconciler) addFinalizer(ctx context.Context, b *v1alpha1.ApiServerBackup) error {
 	base := b.DeepCopy()
@@ -27,7 +33,7 @@ func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.ApiServerBackup) (c
 		return ctrl.Result{}, nil
 	}
 	running, err := r.pod(ctx, b, desired.BackupPodName(b))
-	if err != nil {
+	if err != nil && !errors.Is(err, errForeign) {
 		return ctrl.Result{}, err
 	}
 	if running != nil { // it must not write while the data is deleted
@@ -52,11 +58,11 @@ func (r *Reconciler) deleteOnce(ctx context.Context, pod *corev1.Pod) error {
 // removeData reports whether no data is left to delete. It retries failures while the policy is Delete. In a
 // terminating namespace no pod can be created, so the data is kept.
 func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup) (bool, error) {
+	keep := b.Spec.DeletionPolicy != v1alpha1.BackupDelete || b.Status.Path == ""
 	pod, err := r.pod(ctx, b, desired.DeletePodName(b))
-	if err != nil {
+	if err != nil && !(keep && errors.Is(err, errForeign)) {
 		return false, err
 	}
-	keep := b.Spec.DeletionPolicy != v1alpha1.BackupDelete || b.Status.Path == ""
 	switch {
 	case pod == nil && keep:
 		return true, nil
@@ -64,14 +70,29 @@ func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup
 		return r.createDeletePod(ctx, b)
 	case pod.DeletionTimestamp != nil:
 		return false, nil
-	case pod.Status.Phase == corev1.PodFailed && !keep:
-		r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonDataDeletionFailed,
-			"Failed to delete the data, retrying; set deletionPolicy to Retain to keep it: "+failure(pod))
-		return false, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
 	case pod.Status.Phase == corev1.PodSucceeded || keep:
 		return !keep, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
 	}
-	return false, nil
+	problem := r.deletionProblem(b, pod)
+	if problem == "" {
+		return false, nil
+	}
+	r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonDataDeletionFailed,
+		"Failed to delete the data, retrying; set deletionPolicy to Retain to keep it: "+problem)
+	return false, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
+}
+
+// deletionProblem returns why the pod that deletes the data of a backup has to be replaced now, or "": it failed a while
+// ago, or does not start.
+func (r *Reconciler) deletionProblem(b *v1alpha1.ApiServerBackup, pod *corev1.Pod) string {
+	now := r.Clock.Now()
+	switch state := stateOf(pod); {
+	case state == backup.PodFailed && now.Sub(Ended(pod)) >= removeRetryInterval:
+		return Failure(pod)
+	case state == backup.PodStarting && now.Sub(pod.CreationTimestamp.Time) > startTimeout(b):
+		return obstacle(pod, now)
+	}
+	return ""
 }
 
 func (r *Reconciler) createDeletePod(ctx context.Context, b *v1alpha1.ApiServerBackup) (bool, error) {

@@ -79,10 +79,13 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		decision := backup.Decide(times, observation(s, active, now))
 		next = decision.Next
 		failures = r.apply(ctx, s, decision)
-		r.setBackupReady(s, times, backup.Record{
+		healthy, reason, message := backup.Health(times, backup.Record{
 			Now: now, Created: s.CreationTimestamp.Time, Suspended: s.Spec.Suspend, Grace: grace(s), Newest: newest,
 			Handled: s.Status.LastScheduleTime != nil, Pending: len(active) > 0 || decision.Create,
 		})
+		r.setBackupReady(s, healthy, reason, message, now)
+	} else {
+		r.setBackupReady(s, false, v1alpha1.ReasonInvalidSpec, "No backups are created: "+oneLine(invalid), now)
 	}
 	s.Status.ObservedGeneration = s.Generation
 	s.Status.NextScheduleTime = nil
@@ -135,11 +138,12 @@ func grace(s *v1alpha1.ApiServerBackupSchedule) time.Duration {
 }
 
 // setBackupReady sets condition BackupReady, and records an event when its status changes.
-func (r *ScheduleReconciler) setBackupReady(s *v1alpha1.ApiServerBackupSchedule, times schedule.Schedule, record backup.Record) {
-	healthy, reason, message := backup.Health(times, record)
+func (r *ScheduleReconciler) setBackupReady(
+	s *v1alpha1.ApiServerBackupSchedule, healthy bool, reason, message string, now time.Time,
+) {
 	c := metav1.Condition{
 		Type: v1alpha1.BackupReady, Status: metav1.ConditionFalse, Reason: reason, Message: message,
-		ObservedGeneration: s.Generation, LastTransitionTime: metav1.NewTime(record.Now),
+		ObservedGeneration: s.Generation, LastTransitionTime: metav1.NewTime(now),
 	}
 	kind := corev1.EventTypeWarning
 	if healthy {
@@ -228,6 +232,8 @@ func (r *ScheduleReconciler) expire(
 	return nil
 }
 
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
 func setReady(s *v1alpha1.ApiServerBackupSchedule, invalid error, now time.Time) {
 	c := metav1.Condition{
 		Type: v1alpha1.ScheduleReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonScheduled, ObservedGeneration: s.Generation,
@@ -235,7 +241,7 @@ func setReady(s *v1alpha1.ApiServerBackupSchedule, invalid error, now time.Time)
 	}
 	switch {
 	case invalid != nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonInvalidSpec, strings.ReplaceAll(invalid.Error(), "\n", "; ")
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonInvalidSpec, oneLine(invalid)
 	case s.Spec.Suspend:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonSuspended, "No backups are created while spec.suspend is true"
 	}
