@@ -211,6 +211,14 @@ func testDamage(t *testing.T, d destination, member string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A manifest that is damaged, or a file of another program, does not hide the backups.
+	other := filepath.Join(d.files, "other", format.ManifestFile)
+	if err := errors.Join(os.Mkdir(filepath.Dir(other), 0o700), os.WriteFile(other, []byte("["), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if listed, err := run(t, d, "list"); err != nil || !strings.Contains(listed, "damaged") {
+		t.Errorf("listed %q, %v", listed, err)
+	}
 	content[len(content)/2] ^= 1
 	if err := os.WriteFile(file, content, 0o600); err != nil {
 		t.Fatal(err)

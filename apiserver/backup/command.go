@@ -309,7 +309,7 @@ func (c *command) restored() (*restoreRecord, error) {
 }
 
 func (c *command) list(ctx context.Context, s store) error {
-	entries, err := list(ctx, s)
+	entries, err := list(ctx, s, c.logf)
 	if err != nil {
 		return err
 	}

@@ -134,8 +134,9 @@ type entry struct {
 	Manifest format.Manifest `json:"manifest"`
 }
 
-// list returns the complete backups, oldest first.
-func list(ctx context.Context, s store) ([]entry, error) {
+// list returns the complete backups, oldest first. It reports and skips files that are not manifests: one that is damaged, or
+// of another program that uses the bucket, must not hide the backups.
+func list(ctx context.Context, s store, logf func(format string, args ...any)) ([]entry, error) {
 	files, err := s.find(ctx, format.ManifestFile)
 	if err != nil {
 		return nil, err
@@ -145,6 +146,10 @@ func list(ctx context.Context, s store) ([]entry, error) {
 		m, err := readManifest(ctx, s, path.Dir(file))
 		if errors.Is(err, errNotFound) {
 			continue // deleted since
+		}
+		if errors.Is(err, format.ErrManifest) {
+			logf("Skipped %s: %s", s.location(file), err)
+			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.location(file), err)

@@ -5,6 +5,7 @@ package observed
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -26,6 +27,9 @@ const (
 	// QuorumLossTimeout is the time without a response after which the quorum counts as lost.
 	QuorumLossTimeout = 10 * time.Second
 )
+
+// ErrNotRead is the initial value of State.EtcdErr. It says nothing about the quorum.
+var ErrNotRead = errors.New("the etcd members were not read")
 
 // QuorumLostReason is the reason of condition EtcdQuorum while the quorum is lost.
 const QuorumLostReason = v1alpha1.ReasonQuorumLost
@@ -56,7 +60,7 @@ func Read(
 		return nil, fmt.Errorf("listing persistent volume claims: %w", err)
 	}
 	return &State{
-		Cluster: cluster, Image: image, EtcdErr: etcd.ErrUnreachable,
+		Cluster: cluster, Image: image, EtcdErr: ErrNotRead,
 		Pods: slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
 			return !metav1.IsControlledBy(&pod, cluster)
 		}),
@@ -146,17 +150,20 @@ func (s *State) ReadyReplicas() int {
 	return n
 }
 
+// Unreachable reports whether etcd was read and no quorum responded.
+func (s *State) Unreachable() bool { return errors.Is(s.EtcdErr, etcd.ErrUnreachable) }
+
 // QuorumLost reports whether a bootstrapped etcd has not responded for QuorumLossTimeout, according to the stored
 // condition EtcdQuorum. A hibernated cluster has not lost its quorum.
 func (s *State) QuorumLost(now time.Time) bool {
-	if s.EtcdErr == nil || !s.Cluster.Bootstrapped() || s.Cluster.Hibernated() {
+	if !s.Unreachable() || !s.Cluster.Bootstrapped() || s.Cluster.Hibernated() {
 		return false
 	}
 	c := meta.FindStatusCondition(s.Cluster.Status.Conditions, v1alpha1.EtcdQuorum)
 	if c == nil || c.Reason == QuorumLostReason {
 		return c != nil
 	}
-	return c.Status == metav1.ConditionUnknown && now.Sub(c.LastTransitionTime.Time) >= QuorumLossTimeout
+	return c.Status == metav1.ConditionUnknown && c.Reason != v1alpha1.ReasonNotObserved && now.Sub(c.LastTransitionTime.Time) >= QuorumLossTimeout
 }
 
 // MemberLost reports whether a voter has been unhealthy for too long, or cannot start because its data is damaged,

@@ -104,13 +104,16 @@ func TestQuorumLost(t *testing.T) {
 		age          time.Duration
 		want         bool
 	}{
-		"quorum":                  {true, nil, metav1.ConditionUnknown, "EtcdUnreachable", time.Hour, false},
-		"not bootstrapped":        {false, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", time.Hour, false},
-		"no condition":            {true, etcd.ErrUnreachable, "", "", 0, false},
-		"unreachable for 9 s":     {true, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", 9 * time.Second, false},
-		"unreachable for 10 s":    {true, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", 10 * time.Second, true},
-		"was healthy until now":   {true, etcd.ErrUnreachable, metav1.ConditionTrue, "MembersHealthy", time.Hour, false},
-		"lost, and still without": {true, etcd.ErrUnreachable, metav1.ConditionFalse, QuorumLostReason, 0, true},
+		"quorum":                   {true, nil, metav1.ConditionUnknown, "EtcdUnreachable", time.Hour, false},
+		"not bootstrapped":         {false, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", time.Hour, false},
+		"no condition":             {true, etcd.ErrUnreachable, "", "", 0, false},
+		"unreachable for 9 s":      {true, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", 9 * time.Second, false},
+		"unreachable for 10 s":     {true, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", 10 * time.Second, true},
+		"was healthy until now":    {true, etcd.ErrUnreachable, metav1.ConditionTrue, "MembersHealthy", time.Hour, false},
+		"lost, and not read since": {true, ErrNotRead, metav1.ConditionFalse, QuorumLostReason, time.Hour, false},
+		"not read for an hour":     {true, ErrNotRead, metav1.ConditionUnknown, "NotObserved", time.Hour, false},
+		"not read before":          {true, etcd.ErrUnreachable, metav1.ConditionUnknown, "NotObserved", time.Hour, false},
+		"lost, and still without":  {true, etcd.ErrUnreachable, metav1.ConditionFalse, QuorumLostReason, 0, true},
 	} {
 		cluster := demo()
 		cluster.Status.Membership = &v1alpha1.Membership{Bootstrapped: c.bootstrapped}

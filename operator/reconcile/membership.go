@@ -15,6 +15,7 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/membership"
 	"quorate.dev/operator/observed"
 	"quorate.dev/operator/schedule"
@@ -23,7 +24,11 @@ import (
 // readMembers reads the etcd members. An unreachable etcd is an observation, not an error.
 func (r *Reconciler) readMembers(ctx context.Context, p *pass) (err error) {
 	endpoints := p.state.Endpoints()
-	if p.cluster.ExternalEtcd() || len(endpoints) == 0 {
+	switch {
+	case p.cluster.ExternalEtcd():
+		return nil
+	case len(endpoints) == 0:
+		p.state = p.state.WithMembers(nil, etcd.ErrUnreachable)
 		return nil
 	}
 	key := client.ObjectKeyFromObject(p.cluster).String()

@@ -378,7 +378,7 @@ func (w *simulation) settle() {
 		object := w.get()
 		degraded := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.Degraded)
 		if degraded != nil && degraded.Status == metav1.ConditionTrue &&
-			(degraded.Reason == "SecretLost" || strings.Contains(degraded.Message, "cannot be used")) {
+			(degraded.Reason == "SecretLost" || strings.Contains(degraded.Message, "restore it")) {
 			w.restore()
 		}
 		if meta.IsStatusConditionFalse(object.Status.Conditions, v1alpha1.Progressing) &&

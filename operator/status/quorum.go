@@ -30,6 +30,11 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		return condition(v1alpha1.EtcdQuorum, false, observed.QuorumLostReason, "%s%s",
 			survivors(in.State.Survivors), oneLine(in.State.EtcdErr))
 	}
+	if in.State.EtcdErr != nil && !in.State.Unreachable() {
+		c := unknown(v1alpha1.EtcdQuorum)
+		c.Message = oneLine(in.State.EtcdErr)
+		return c
+	}
 	if in.State.EtcdErr != nil {
 		return metav1.Condition{
 			Type: v1alpha1.EtcdQuorum, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonEtcdUnreachable, Message: oneLine(in.State.EtcdErr),

@@ -79,8 +79,11 @@ func Compute(cluster *v1alpha1.ApiServerCluster, in Input) v1alpha1.ApiServerClu
 }
 
 func set(next *v1alpha1.ApiServerClusterStatus, condition metav1.Condition, now time.Time) {
-	if old := meta.FindStatusCondition(next.Conditions, condition.Type); old == nil || old.Status != condition.Status {
+	old := meta.FindStatusCondition(next.Conditions, condition.Type)
+	if old == nil || old.Status != condition.Status {
 		condition.LastTransitionTime = metav1.NewTime(now)
+	} else if old.Reason == v1alpha1.ReasonNotObserved && condition.Reason != old.Reason {
+		old.LastTransitionTime = metav1.NewTime(now) // nothing is known about the time before
 	}
 	meta.SetStatusCondition(&next.Conditions, condition)
 }
@@ -98,6 +101,9 @@ func fill(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1.ApiServerClus
 	if cluster.Hibernated() {
 		next.Members = hibernated(cluster.Status.Members)
 		return
+	}
+	if s.EtcdErr != nil && !s.Unreachable() {
+		return // the members are those that were read last
 	}
 	if s.EtcdErr != nil {
 		next.Members = unreachable(cluster.Status.Members, in.Now)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -260,6 +261,10 @@ func TestFields(t *testing.T) {
 	in.Now = now.Add(time.Minute)
 	if m := Compute(cluster, in).Members[2]; !m.UnhealthySince.Time.Equal(now) {
 		t.Errorf("unhealthySince moved to %v", m.UnhealthySince)
+	}
+	in.State.Members, in.State.EtcdErr = nil, observed.ErrNotRead
+	if next := Compute(cluster, in); !equality.Semantic.DeepEqual(next.Members, got.Members) {
+		t.Errorf("not read: %+v", next.Members)
 	}
 	in.State.Members, in.State.EtcdErr = nil, etcd.ErrUnreachable
 	for _, m := range Compute(cluster, in).Members {

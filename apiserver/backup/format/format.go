@@ -79,17 +79,20 @@ func (r Result) Message() ([]byte, error) {
 	return json.Marshal(r)
 }
 
+// ErrManifest is returned for a file that is not a manifest of this format.
+var ErrManifest = errors.New(ManifestFile + " is not a manifest of a backup")
+
 // ParseManifest parses a manifest of this format.
 func ParseManifest(text []byte) (Manifest, error) {
 	var m Manifest
 	if err := json.Unmarshal(text, &m); err != nil {
-		return m, fmt.Errorf("parse %s: %w", ManifestFile, err)
+		return m, fmt.Errorf("%w: %w", ErrManifest, err)
 	}
 	switch {
 	case m.FormatVersion < 1 || m.FormatVersion > Version:
-		return m, fmt.Errorf("%s has format version %d; this release reads versions up to %d", ManifestFile, m.FormatVersion, Version)
+		return m, fmt.Errorf("%w: its format version is %d; this release reads versions up to %d", ErrManifest, m.FormatVersion, Version)
 	case m.File != SnapshotFile && m.File != EncryptedSnapshotFile:
-		return m, fmt.Errorf("%s names an unknown file %q", ManifestFile, m.File)
+		return m, fmt.Errorf("%w: it names an unknown file %q", ErrManifest, m.File)
 	}
 	return m, nil
 }

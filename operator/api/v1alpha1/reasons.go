@@ -7,9 +7,9 @@ package v1alpha1
 
 // Reasons of several conditions.
 const (
-	// ReasonNotObserved: The objects of the cluster could not be read in the last pass.
+	// ReasonNotObserved: The objects of the cluster, or its etcd members, could not be read in the last pass.
 	//
-	// Do: Check the operator's log; the operator retries.
+	// Do: Check the condition Degraded and the operator's log; the operator retries.
 	//
 	// Of: Available=Unknown, Progressing=Unknown, Degraded=Unknown, EtcdQuorum=Unknown, EtcdSpaceAvailable=Unknown,
 	// CertificatesValid=Unknown, CredentialsRotating=Unknown, Recovered=Unknown, BackupReady=Unknown.

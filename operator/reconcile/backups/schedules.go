@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -211,7 +212,40 @@ func (r *ScheduleReconciler) create(ctx context.Context, s *v1alpha1.ApiServerBa
 	return nil
 }
 
-// expire deletes the backups beyond the limits of the schedule.
+// needed returns the names of the backups that clusters restore, or are going to.
+func (r *ScheduleReconciler) needed(ctx context.Context, namespace string) (map[string]bool, error) {
+	var clusters v1alpha1.ApiServerClusterList
+	if err := r.Reader.List(ctx, &clusters, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("list clusters: %w", err)
+	}
+	names := map[string]bool{}
+	for i := range clusters.Items {
+		for _, from := range sources(&clusters.Items[i]) {
+			names[from.BackupName] = true
+			if from.Location != nil { // it ends in the name of the backup
+				names[path.Base(from.Location.Path)] = true
+			}
+		}
+	}
+	return names, nil
+}
+
+// sources returns where a cluster restores backups from.
+func sources(cluster *v1alpha1.ApiServerCluster) (all []v1alpha1.RestoreSource) {
+	if cluster.Restoring() {
+		all = append(all, cluster.Spec.Restore.From)
+	}
+	if cluster.RecoveryRequested() && cluster.Spec.Recovery.From != nil {
+		all = append(all, *cluster.Spec.Recovery.From)
+	}
+	recovering := cluster.Recovering(v1alpha1.RecoveryStopping, v1alpha1.RecoveryRestoring)
+	if recovering && cluster.Status.Recovery.Request.From != nil {
+		all = append(all, *cluster.Status.Recovery.Request.From)
+	}
+	return all
+}
+
+// expire deletes the backups beyond the limits of the schedule, except those that are being restored.
 func (r *ScheduleReconciler) expire(
 	ctx context.Context, s *v1alpha1.ApiServerBackupSchedule, finished []backup.Finished, now time.Time,
 ) error {
@@ -222,7 +256,18 @@ func (r *ScheduleReconciler) expire(
 	if age := s.Spec.Retention.Age; age != nil {
 		limits.Age = age.Duration
 	}
-	for _, name := range backup.Expired(finished, limits, now) {
+	names := backup.Expired(finished, limits, now)
+	if len(names) == 0 {
+		return nil
+	}
+	needed, err := r.needed(ctx, s.Namespace)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if needed[name] {
+			continue
+		}
 		expired := &v1alpha1.ApiServerBackup{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
 		if err := r.Client.Delete(ctx, expired); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete backup %s: %w", name, err)
