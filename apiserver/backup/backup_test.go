@@ -183,7 +183,7 @@ func testEncrypted(t *testing.T, d destination, member string, keys ageKeys) {
 	}
 	t.Setenv(sealedKeysVariable, base64.StdEncoding.EncodeToString(sealed))
 	made := mustRun(t, d, "create", "--data-dir", member, "--path", "default/demo/encrypted", "--recipients-file", keys.recipients)
-	stored, err := os.ReadFile(filepath.Join(d.files, "default/demo/encrypted", format.EncryptedSnapshotFile))
+	stored, err := os.ReadFile(filepath.Join(d.files, "default/demo/encrypted", made.Manifest.File))
 	if err != nil || bytes.Contains(stored, []byte("/registry/a")) || !made.Manifest.Encrypted() {
 		t.Errorf("the stored file is not encrypted: %v, %+v", err, made)
 	}
@@ -205,8 +205,8 @@ func testEncrypted(t *testing.T, d destination, member string, keys ageKeys) {
 // A backup that was damaged where it is stored is not restored, and leaves no data directory.
 func testDamage(t *testing.T, d destination, member string) {
 	t.Helper()
-	mustRun(t, d, "create", "--data-dir", member, "--path", "damaged")
-	file := filepath.Join(d.files, "damaged", format.SnapshotFile)
+	made := mustRun(t, d, "create", "--data-dir", member, "--path", "damaged")
+	file := filepath.Join(d.files, "damaged", made.Manifest.File)
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

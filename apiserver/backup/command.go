@@ -282,7 +282,14 @@ func (c *command) recordRestore(result format.Result) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(c.recordFile(), text, 0o600)
+	// Data without its record cannot be resumed. The name of the file is durable when the data directory's is, in the same
+	// parent directory.
+	f, err := os.OpenFile(c.recordFile(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // restored returns the record of an earlier process that restored the data directory for the same UID, nil if the data

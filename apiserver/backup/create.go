@@ -21,6 +21,9 @@ import (
 	"quorate.dev/apiserver/snapshot"
 )
 
+// scratchFile is the name of a snapshot in the directory for temporary files.
+const scratchFile = "snapshot.db"
+
 // requestTimeout bounds requests that move no data.
 const requestTimeout = 10 * time.Second
 
@@ -40,12 +43,8 @@ type creation struct {
 // same UID is complete, it only returns the backup: an interrupted attempt can be repeated.
 func (c *creation) create(ctx context.Context) (format.Manifest, error) {
 	switch existing, err := readManifest(ctx, c.store, c.path); {
-	case err == nil && existing.UID == c.manifest.UID:
-		c.log("The backup is complete already")
-		return existing, verifyStored(ctx, c.store, c.path, existing)
 	case err == nil:
-		return existing, fmt.Errorf("%s contains another backup, created at %s; it is not overwritten",
-			c.store.location(c.path), existing.Created.Format(time.RFC3339))
+		return existing, c.accept(ctx, existing)
 	case !errors.Is(err, errNotFound):
 		return existing, err
 	}
@@ -54,14 +53,27 @@ func (c *creation) create(ctx context.Context) (format.Manifest, error) {
 		return c.manifest, err
 	}
 	defer os.RemoveAll(scratch)
-	file := filepath.Join(scratch, format.SnapshotFile)
+	file := filepath.Join(scratch, scratchFile)
 	if err := c.save(ctx, file); err != nil {
 		return c.manifest, err
 	}
 	if file, err = c.encrypt(file); err != nil {
 		return c.manifest, fmt.Errorf("encrypt the snapshot: %w", err)
 	}
-	return c.manifest, c.upload(ctx, file)
+	if err := c.upload(ctx, file); err != nil {
+		return c.manifest, err
+	}
+	return c.complete(ctx)
+}
+
+// accept returns nil if a backup that exists already is a good one of this UID.
+func (c *creation) accept(ctx context.Context, existing format.Manifest) error {
+	if existing.UID != c.manifest.UID {
+		return fmt.Errorf("%s contains another backup, created at %s; it is not overwritten",
+			c.store.location(c.path), existing.Created.Format(time.RFC3339))
+	}
+	c.log("The backup is complete already")
+	return verifyStored(ctx, c.store, c.path, existing)
 }
 
 // save takes the snapshot from the first member that is able to provide it. The snapshot contains every write that was
@@ -135,17 +147,16 @@ func isCorrupt(problem string) bool { return !bytes.Contains([]byte(problem), []
 
 // encrypt returns the file to store.
 func (c *creation) encrypt(file string) (string, error) {
-	c.manifest.File = format.SnapshotFile
+	c.manifest.File = format.SnapshotFile(c.manifest.UID, c.recipients != nil)
 	if c.recipients == nil {
 		return file, nil
 	}
-	c.manifest.File = format.EncryptedSnapshotFile
 	in, err := os.Open(file)
 	if err != nil {
 		return "", err
 	}
 	defer in.Close()
-	encrypted := filepath.Join(filepath.Dir(file), format.EncryptedSnapshotFile)
+	encrypted := file + ".age"
 	out, err := os.OpenFile(encrypted, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", err
@@ -164,7 +175,7 @@ func (c *creation) encrypt(file string) (string, error) {
 	return encrypted, errors.Join(out.Close(), os.Remove(file))
 }
 
-// upload stores the file and the manifest.
+// upload stores the file.
 func (c *creation) upload(ctx context.Context, file string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -184,16 +195,26 @@ func (c *creation) upload(ctx context.Context, file string) error {
 		return fmt.Errorf("store the snapshot: %w", err)
 	}
 	c.log("Verifying what is stored")
-	if err := verifyStored(ctx, c.store, c.path, c.manifest); err != nil {
-		return err
-	}
+	return verifyStored(ctx, c.store, c.path, c.manifest)
+}
+
+// complete stores the manifest and deletes what earlier attempts have left. If another attempt, or an attempt to create another
+// backup of the same path, has stored a manifest in the meantime, that one is kept and the own snapshot is deleted.
+func (c *creation) complete(ctx context.Context) (format.Manifest, error) {
 	text, err := json.MarshalIndent(c.manifest, "", "  ")
 	if err != nil {
-		return err
+		return c.manifest, err
 	}
-	text = append(text, '\n')
-	if err := c.store.put(ctx, path.Join(c.path, format.ManifestFile), bytes.NewReader(text), int64(len(text))); err != nil {
-		return fmt.Errorf("store the manifest: %w", err)
+	err = c.store.create(ctx, path.Join(c.path, format.ManifestFile), append(text, '\n'))
+	if err != nil && !errors.Is(err, errExists) {
+		return c.manifest, fmt.Errorf("store the manifest: %w", err)
 	}
-	return nil
+	stored, err := readManifest(ctx, c.store, c.path)
+	if err != nil {
+		return c.manifest, fmt.Errorf("verify the manifest: %w", err)
+	}
+	if stored.File != c.manifest.File {
+		err = c.accept(ctx, stored)
+	}
+	return stored, errors.Join(err, removeUnfinished(ctx, c.store, c.path, format.SnapshotPrefix(c.manifest.UID), stored.File))
 }

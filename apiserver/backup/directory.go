@@ -1,7 +1,9 @@
 package backup
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -22,11 +24,51 @@ func openDirectory(name string) (*directory, error) {
 	return &directory{root}, nil
 }
 
+const partialSuffix = ".partial"
+
 func (d *directory) put(_ context.Context, name string, content io.Reader, size int64) error {
-	if err := d.root.MkdirAll(path.Dir(name), 0o750); err != nil {
+	partial := name + partialSuffix
+	if err := d.write(partial, content, size); err != nil {
 		return err
 	}
-	partial := name + ".partial"
+	if err := d.root.Rename(partial, name); err != nil {
+		return err
+	}
+	return d.sync(path.Dir(name))
+}
+
+func (d *directory) create(_ context.Context, name string, content []byte) error {
+	partial := name + "-" + rand.Text() + partialSuffix
+	if err := d.write(partial, bytes.NewReader(content), int64(len(content))); err != nil {
+		return err
+	}
+	err := d.root.Link(partial, name)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return d.createWithoutLinks(partial, name)
+	}
+	if err != nil {
+		err = errExists
+	}
+	return errors.Join(err, d.root.Remove(partial), d.sync(path.Dir(name)))
+}
+
+// createWithoutLinks renames a file on a file system without links, such as some network file systems. It replaces the file of
+// another process that writes at the same time.
+func (d *directory) createWithoutLinks(partial, name string) error {
+	switch _, err := d.root.Stat(name); {
+	case err == nil:
+		return errors.Join(errExists, d.root.Remove(partial))
+	case !errors.Is(err, fs.ErrNotExist):
+		return errors.Join(err, d.root.Remove(partial))
+	}
+	return errors.Join(d.root.Rename(partial, name), d.sync(path.Dir(name)))
+}
+
+// write writes a file whose name is not that of a complete one.
+func (d *directory) write(partial string, content io.Reader, size int64) error {
+	if err := d.root.MkdirAll(path.Dir(partial), 0o750); err != nil {
+		return err
+	}
 	f, err := d.root.OpenFile(partial, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o640)
 	if err != nil {
 		return err
@@ -38,14 +80,16 @@ func (d *directory) put(_ context.Context, name string, content io.Reader, size 
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, d.root.Remove(partial))
 	}
-	if err := d.root.Rename(partial, name); err != nil {
-		return err
-	}
-	parent, err := d.root.Open(path.Dir(name))
+	return nil
+}
+
+// sync makes new names in a directory durable.
+func (d *directory) sync(name string) error {
+	f, err := d.root.Open(name)
 	if err != nil {
 		return err
 	}
-	return errors.Join(parent.Sync(), parent.Close()) // makes the rename durable
+	return errors.Join(f.Sync(), f.Close())
 }
 
 func (d *directory) get(_ context.Context, name string) (io.ReadCloser, error) {
@@ -71,14 +115,17 @@ func (d *directory) remove(_ context.Context, name string) error {
 
 func (d *directory) find(_ context.Context, name string) ([]string, error) {
 	var found []string
-	err := fs.WalkDir(d.root.FS(), ".", func(file string, entry fs.DirEntry, err error) error {
+	err := fs.WalkDir(d.root.FS(), name, func(file string, entry fs.DirEntry, err error) error {
+		if file == name && errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
 		if entry.Name() == "lost+found" && entry.IsDir() { // of ext4, readable by root only
 			return fs.SkipDir
 		}
-		if entry.Name() == name {
+		if !entry.IsDir() {
 			found = append(found, file)
 		}
 		return nil

@@ -12,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"quorate.dev/apiserver/backup/format"
 	"quorate.dev/apiserver/snapshot"
@@ -79,7 +80,7 @@ func fetch(ctx context.Context, s store, backup, scratch string, identities []by
 	if m.Encrypted() && identities == nil {
 		return m, "", errors.New("the backup is encrypted: identities to decrypt it are required")
 	}
-	file := filepath.Join(scratch, format.SnapshotFile)
+	file := filepath.Join(scratch, scratchFile)
 	err = readStored(ctx, s, backup, m, func(r io.Reader) error {
 		if m.Encrypted() {
 			if r, err = format.Decrypt(r, identities); err != nil {
@@ -110,19 +111,43 @@ func write(file string, content io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// remove deletes a backup, the manifest first: a backup that is partly deleted is not a backup. With a UID it deletes
-// only a backup with that UID, or parts of one without a manifest.
+// remove deletes a backup, the manifest first: a backup that is partly deleted is not a backup. With a UID, it deletes only
+// the backup with that UID, and snapshots of unfinished attempts to create it.
 func remove(ctx context.Context, s store, backup, uid string) error {
 	m, err := readManifest(ctx, s, backup)
 	switch {
-	case err != nil && !errors.Is(err, errNotFound):
+	case errors.Is(err, errNotFound):
+	case err != nil:
 		return err
-	case err == nil && uid != "" && m.UID != uid:
-		return nil // another backup of the same name
+	case uid == "" || m.UID == uid: // otherwise, another backup has the path
+		for _, file := range []string{format.ManifestFile, m.File} {
+			if err := s.remove(ctx, path.Join(backup, file)); err != nil {
+				return fmt.Errorf("delete %s: %w", s.location(path.Join(backup, file)), err)
+			}
+		}
 	}
-	for _, file := range []string{format.ManifestFile, format.SnapshotFile, format.EncryptedSnapshotFile} {
-		if err := s.remove(ctx, path.Join(backup, file)); err != nil {
-			return fmt.Errorf("delete %s: %w", s.location(path.Join(backup, file)), err)
+	prefix := ""
+	if uid != "" {
+		prefix = format.SnapshotPrefix(uid)
+	}
+	return removeUnfinished(ctx, s, backup, prefix, m.File)
+}
+
+// removeUnfinished deletes the snapshots with a prefix of attempts that ended without a manifest, except for that of the
+// manifest.
+func removeUnfinished(ctx context.Context, s store, backup, prefix, except string) error {
+	files, err := s.find(ctx, backup)
+	if err != nil {
+		return fmt.Errorf("list %s: %w", s.location(backup), err)
+	}
+	for _, file := range files {
+		name := path.Base(file)
+		if path.Dir(file) != backup || name == except || !strings.HasPrefix(name, prefix) ||
+			!format.IsSnapshot(strings.TrimSuffix(name, partialSuffix)) {
+			continue
+		}
+		if err := s.remove(ctx, file); err != nil {
+			return fmt.Errorf("delete %s: %w", s.location(file), err)
 		}
 	}
 	return nil
@@ -137,12 +162,15 @@ type entry struct {
 // list returns the complete backups, oldest first. It reports and skips files that are not manifests: one that is damaged, or
 // of another program that uses the bucket, must not hide the backups.
 func list(ctx context.Context, s store, logf func(format string, args ...any)) ([]entry, error) {
-	files, err := s.find(ctx, format.ManifestFile)
+	files, err := s.find(ctx, ".")
 	if err != nil {
 		return nil, err
 	}
 	entries := []entry{}
 	for _, file := range files {
+		if path.Base(file) != format.ManifestFile {
+			continue
+		}
 		m, err := readManifest(ctx, s, path.Dir(file))
 		if errors.Is(err, errNotFound) {
 			continue // deleted since

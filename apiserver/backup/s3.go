@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -101,6 +102,20 @@ func (b *bucket) put(ctx context.Context, name string, content io.Reader, size i
 	return b.explain("upload", name, err)
 }
 
+// create relies on conditional writes. Storage that has none replaces the file of another process that writes at the same time.
+func (b *bucket) create(ctx context.Context, name string, content []byte) error {
+	options := minio.PutObjectOptions{ContentType: "application/json"}
+	options.SetMatchETagExcept("*")
+	_, err := b.client.PutObject(ctx, b.name, name, bytes.NewReader(content), int64(len(content)), options)
+	switch minio.ToErrorResponse(err).Code {
+	case minio.PreconditionFailed:
+		return errExists
+	case minio.NotImplemented:
+		return b.put(ctx, name, bytes.NewReader(content), int64(len(content)))
+	}
+	return b.explain("upload", name, err)
+}
+
 func (b *bucket) get(ctx context.Context, name string) (io.ReadCloser, error) {
 	object, err := b.client.GetObject(ctx, b.name, name, minio.GetObjectOptions{})
 	if err != nil {
@@ -120,15 +135,17 @@ func (b *bucket) remove(ctx context.Context, name string) error {
 	return b.explain("delete", name, b.client.RemoveObject(ctx, b.name, name, minio.RemoveObjectOptions{}))
 }
 
-func (b *bucket) find(ctx context.Context, name string) ([]string, error) {
+func (b *bucket) find(ctx context.Context, directory string) ([]string, error) {
+	options := minio.ListObjectsOptions{Recursive: true}
+	if directory != "." {
+		options.Prefix = directory + "/"
+	}
 	var found []string
-	for object := range b.client.ListObjectsIter(ctx, b.name, minio.ListObjectsOptions{Recursive: true}) {
+	for object := range b.client.ListObjectsIter(ctx, b.name, options) {
 		if object.Err != nil {
 			return nil, b.explain("list", "", object.Err)
 		}
-		if path.Base(object.Key) == name {
-			found = append(found, object.Key)
-		}
+		found = append(found, object.Key)
 	}
 	slices.Sort(found)
 	return found, nil

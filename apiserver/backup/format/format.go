@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,17 +14,38 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"strings"
 	"time"
 
 	"filippo.io/age"
 )
 
-// Files of a backup.
-const (
-	ManifestFile          = "backup.json"
-	SnapshotFile          = "snapshot.db"
-	EncryptedSnapshotFile = "snapshot.db.age"
-)
+// ManifestFile is the name of the manifest.
+const ManifestFile = "backup.json"
+
+const encryptedSuffix = ".age"
+
+var snapshotFile = regexp.MustCompile(`^snapshot(-[0-9a-z]+-[0-9a-z]+)?\.db(\.age)?$`)
+
+// SnapshotFile returns the name of the snapshot of one attempt to create the backup with a UID. Each attempt has a file of its
+// own, so that attempts that run at the same time do not replace each other's.
+func SnapshotFile(uid string, encrypted bool) string {
+	name := SnapshotPrefix(uid) + strings.ToLower(rand.Text()[:8]) + ".db"
+	if encrypted {
+		name += encryptedSuffix
+	}
+	return name
+}
+
+// IsSnapshot reports whether a file has the name of a snapshot.
+func IsSnapshot(file string) bool { return snapshotFile.MatchString(file) }
+
+// SnapshotPrefix returns the prefix of the names of all snapshots of a UID.
+func SnapshotPrefix(uid string) string {
+	sum := sha256.Sum256([]byte(uid))
+	return "snapshot-" + hex.EncodeToString(sum[:6]) + "-"
+}
 
 // Version of the format that this release writes. It reads no later one.
 const Version = 1
@@ -57,7 +79,7 @@ type Snapshot struct {
 }
 
 // Encrypted reports whether the snapshot is encrypted.
-func (m Manifest) Encrypted() bool { return m.File == EncryptedSnapshotFile }
+func (m Manifest) Encrypted() bool { return strings.HasSuffix(m.File, encryptedSuffix) }
 
 // Result is what a backup process reports in its termination message.
 type Result struct {
@@ -91,7 +113,7 @@ func ParseManifest(text []byte) (Manifest, error) {
 	switch {
 	case m.FormatVersion < 1 || m.FormatVersion > Version:
 		return m, fmt.Errorf("%w: its format version is %d; this release reads versions up to %d", ErrManifest, m.FormatVersion, Version)
-	case m.File != SnapshotFile && m.File != EncryptedSnapshotFile:
+	case !IsSnapshot(m.File):
 		return m, fmt.Errorf("%w: it names an unknown file %q", ErrManifest, m.File)
 	}
 	return m, nil

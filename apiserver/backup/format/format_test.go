@@ -56,7 +56,7 @@ func TestResultOfARestoreIsATerminationMessage(t *testing.T) {
 	hash := strings.Repeat("0", 64)
 	result := Result{Location: "s3://backups/" + strings.Repeat("x", 120), Manifest: Manifest{
 		FormatVersion: Version, UID: "01234567-0123-0123-0123-0123456789ab", Namespace: strings.Repeat("n", 40),
-		Cluster: strings.Repeat("c", 45), Created: time.Now(), Member: "https://" + strings.Repeat("m", 120), File: EncryptedSnapshotFile,
+		Cluster: strings.Repeat("c", 45), Created: time.Now(), Member: "https://" + strings.Repeat("m", 120), File: SnapshotFile("uid", true),
 		StoredBytes: 1 << 33, StoredSHA256: hash, ServiceAccountKey: hash[:32], SealedKeys: sealed, Snapshot: Snapshot{
 			SizeBytes: 1 << 33, SHA256: hash, Revision: 1 << 40, Keys: 1 << 20, Version: "3.6.0",
 			EncryptionKeys: []string{"secretbox:v1:key1767225600000000000", "secretbox:v1:key1767225600000000001"},
