@@ -149,6 +149,20 @@ func TestBackupIsPrintedWithoutWaiting(t *testing.T) {
 	}
 }
 
+// TestPrintedObjectsHaveNoManagedFields checks that printed objects are readable, as those that kubectl prints.
+func TestPrintedObjectsHaveNoManagedFields(t *testing.T) {
+	var out bytes.Buffer
+	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{
+		Name: "demo", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl-quorate"}},
+	}}
+	if err := (&tool{streams: streams{out: &out}}).print("yaml", cluster); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "kind: ApiServerCluster") || strings.Contains(out.String(), "managedFields") {
+		t.Errorf("got %s", out.String())
+	}
+}
+
 func TestRestoreSource(t *testing.T) {
 	for _, test := range []struct {
 		options restoreOptions

@@ -128,7 +128,8 @@ func (t *tool) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// print writes a value as JSON or YAML. Objects get their apiVersion and kind, which clients drop.
+// print writes a value as JSON or YAML. As with kubectl, objects have their apiVersion and kind, which clients drop, and no
+// managed fields.
 func (t *tool) print(format string, value any) error {
 	if object, ok := value.(client.Object); ok {
 		kind, err := apiutil.GVKForObject(object, overview.Scheme())
@@ -136,6 +137,7 @@ func (t *tool) print(format string, value any) error {
 			return err
 		}
 		object.GetObjectKind().SetGroupVersionKind(kind)
+		object.SetManagedFields(nil)
 	}
 	if format == "yaml" {
 		content, err := yaml.Marshal(value)

@@ -198,6 +198,8 @@ func backups(all []v1alpha1.ApiServerBackup, schedules []v1alpha1.ApiServerBacku
 	var out Backups
 	for i := range all {
 		switch b := &all[i]; {
+		case !b.Finished() && waitsFor(b) != "":
+			out.Waiting = append(out.Waiting, Waiting{b.Name, waitsFor(b)})
 		case !b.Finished():
 			out.Running = append(out.Running, b.Name)
 		case b.Status.Phase == v1alpha1.BackupCompleted:
@@ -217,6 +219,15 @@ func backups(all []v1alpha1.ApiServerBackup, schedules []v1alpha1.ApiServerBacku
 		out.Schedules = append(out.Schedules, schedule)
 	}
 	return out
+}
+
+// waitsFor returns why an unfinished backup does not run, or "".
+func waitsFor(b *v1alpha1.ApiServerBackup) string {
+	c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.BackupComplete)
+	if c == nil || c.Status != metav1.ConditionUnknown || c.Reason == v1alpha1.ReasonRunning {
+		return ""
+	}
+	return c.Message
 }
 
 func finished(b *v1alpha1.ApiServerBackup) *Backup {

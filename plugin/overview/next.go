@@ -219,6 +219,9 @@ func (a advice) backup() Step {
 	done, failed := a.Backups.Completed, a.Backups.Failed
 	command := a.command("quorate backup %s", a.Name)
 	switch {
+	case len(a.Backups.Waiting) > 0:
+		waiting := a.Backups.Waiting[0]
+		return Step{"Backup " + waiting.Name + " is waiting: " + waiting.Message, a.command("describe asb %s", waiting.Name)}
 	case a.Etcd == "external" || a.backupsUnknown || len(a.Backups.Running) > 0:
 		return Step{}
 	case failed != nil:

@@ -90,7 +90,14 @@ type Backups struct {
 	Completed *Backup    `json:"lastCompleted,omitempty"`
 	Failed    *Backup    `json:"lastFailed,omitempty"` // set if it is newer than Completed
 	Running   []string   `json:"running,omitempty"`
+	Waiting   []Waiting  `json:"waiting,omitempty"`
 	Schedules []Schedule `json:"schedules,omitempty"`
+}
+
+// Waiting is a backup that cannot continue, and why.
+type Waiting struct {
+	Name    string `json:"name"`
+	Message string `json:"message"`
 }
 
 // Backup is a finished backup.

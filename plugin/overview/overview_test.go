@@ -52,6 +52,12 @@ func set(condition metav1.Condition) func(*v1alpha1.ApiServerCluster) {
 	}
 }
 
+func waitingBackup(name, message string) v1alpha1.ApiServerBackup {
+	b := backup(name, v1alpha1.BackupPending, 0)
+	b.Status.Conditions = []metav1.Condition{{Type: v1alpha1.BackupComplete, Status: "Unknown", Reason: v1alpha1.ReasonObjectMissing, Message: message}}
+	return b
+}
+
 func backup(name string, phase v1alpha1.BackupPhase, finished time.Duration) v1alpha1.ApiServerBackup {
 	at := metav1.NewTime(now.Add(-finished))
 	return v1alpha1.ApiServerBackup{
@@ -86,6 +92,8 @@ func TestHealthAndNextStep(t *testing.T) {
 			Healthy, "b, failed: no space left", "quorate backup demo"},
 		{"an older failed backup", settled(), Input{Backups: []v1alpha1.ApiServerBackup{fresh[0], backup("b", v1alpha1.BackupFailed, 2*time.Hour)}},
 			Healthy, "Nothing to do", ""},
+		{"a waiting backup", settled(), Input{Backups: []v1alpha1.ApiServerBackup{waitingBackup("b", "claim x does not exist")}}, Healthy,
+			"b is waiting: claim x does not exist", "describe asb b"},
 		{"a running backup", settled(), Input{Backups: []v1alpha1.ApiServerBackup{backup("b", v1alpha1.BackupRunning, 0)}}, Healthy, "Nothing to do", ""},
 		{"external etcd", settled(func(c *v1alpha1.ApiServerCluster) { c.Spec.Etcd.External = &v1alpha1.ExternalEtcd{} }), Input{},
 			Healthy, "Nothing to do", ""},

@@ -172,6 +172,9 @@ func backups(b overview.Backups, now time.Time) string {
 	for _, name := range b.Running {
 		parts = append(parts, name+" is running")
 	}
+	for _, waiting := range b.Waiting {
+		parts = append(parts, waiting.Name+" is waiting: "+waiting.Message)
+	}
 	return cmp.Or(strings.Join(parts, "; "), "none")
 }
 

@@ -59,6 +59,7 @@ func broken() *overview.Overview {
 	o.Rotations = &v1alpha1.Rotations{Authorities: &v1alpha1.Rotation{Stage: v1alpha1.StageReissue, StageSince: metav1.NewTime(now.Add(-3 * time.Hour))}}
 	o.Backups = overview.Backups{
 		Failed: &overview.Backup{Name: "monday", Finished: now.Add(-time.Minute)}, Running: []string{"tuesday"},
+		Waiting: []overview.Waiting{{Name: "wednesday", Message: "Secret s3 does not exist"}},
 	}
 	o.Conditions = append(o.Conditions, metav1.Condition{
 		Type: v1alpha1.EtcdQuorum, Status: "False", Reason: "QuorumLost", Message: "demo-0 has revision 8123; demo-1 is unreachable",
