@@ -18,7 +18,7 @@ import (
 // TestScripts replays testdata/*.txt. Each line is a command, and, after "=>", what Decide or Expired returns:
 //
 //	schedule EXPRESSION          zone NAME         policy POLICY       deadline DURATION
-//	suspend BOOL                 limits COUNT AGE FAILED
+//	suspend BOOL                 hibernate BOOL                       limits COUNT AGE FAILED
 //	at TIME => DECISION          decides with the active backups, and applies the decision
 //	finish NAME TIME             fail NAME TIME
 //	delete NAME                  created TIME                         health TIME => CONDITION
@@ -76,6 +76,8 @@ func (r *replayer) execute(t *testing.T, words []string) string {
 		o.Deadline = duration(t, words[1])
 	case "suspend":
 		o.Suspend = words[1] == "true"
+	case "hibernate":
+		o.Hibernated = words[1] == "true"
 	case "limits":
 		var count int
 		fmt.Sscan(words[1], &count)
@@ -110,6 +112,7 @@ func (r *replayer) health(t *testing.T, now time.Time) string {
 		return "error: " + err.Error()
 	}
 	record := Record{Now: now, Created: r.observation.Created, Suspended: r.observation.Suspend, Grace: time.Hour}
+	record.Hibernated = r.observation.Hibernated
 	record.Handled, record.Pending = !r.observation.Last.IsZero(), len(r.observation.Active) > 0
 	record.Newest = NewestOf(r.finished, now)
 	healthy, reason, message := Health(parsed, record)

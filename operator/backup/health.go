@@ -16,16 +16,18 @@ const (
 	NoneExists = v1alpha1.ReasonNoCompletedBackup // none completed in time, or all were deleted
 	LastFailed = v1alpha1.ReasonBackupFailed      // the newest finished backup has failed
 	Suspended  = v1alpha1.ReasonScheduleSuspended // overdue because the schedule is suspended
+	Hibernated = v1alpha1.ReasonHibernated        // none is due while the cluster is hibernated
 )
 
 // Record is the backup history of a schedule.
 type Record struct {
-	Now       time.Time
-	Created   time.Time // of the schedule
-	Suspended bool
-	Grace     time.Duration // from a scheduled time to the completion of its backup
-	Handled   bool          // a scheduled time was handled
-	Pending   bool          // a backup is not finished
+	Now        time.Time
+	Created    time.Time // of the schedule
+	Suspended  bool
+	Hibernated bool          // the data of the cluster does not change
+	Grace      time.Duration // from a scheduled time to the completion of its backup
+	Handled    bool          // a scheduled time was handled
+	Pending    bool          // a backup is not finished
 	Newest
 }
 
@@ -76,6 +78,8 @@ func Health(s schedule.Schedule, r Record) (healthy bool, reason, message string
 	due := s.Last(created(s, r.Created, r.Now), r.Now.Add(-r.Grace))
 	overdue := !due.IsZero() && r.Succeeded.Before(due)
 	switch {
+	case overdue && r.Hibernated && !r.Succeeded.IsZero():
+		return true, Hibernated, "The cluster is hibernated: " + newest
 	case overdue && r.Suspended:
 		return false, Suspended, "The schedule is suspended: " + newest
 	case overdue && r.Succeeded.IsZero():

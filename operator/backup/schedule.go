@@ -20,13 +20,15 @@ const (
 
 // Observation is the input of Decide.
 type Observation struct {
-	Now      time.Time
-	Created  time.Time // of the schedule
-	Last     time.Time // last scheduled time that was handled; zero: none
-	Suspend  bool
-	Deadline time.Duration // for starting after the scheduled time; 0: none
-	Policy   Concurrency
-	Active   []string // unfinished backups
+	Now     time.Time
+	Created time.Time // of the schedule
+	Last    time.Time // last scheduled time that was handled; zero: none
+	Suspend bool
+	// Hibernated: the cluster has no running members, so no backup is possible. The last scheduled time is handled afterwards.
+	Hibernated bool
+	Deadline   time.Duration // for starting after the scheduled time; 0: none
+	Policy     Concurrency
+	Active     []string // unfinished backups
 }
 
 // Decision is what to do now.
@@ -53,6 +55,9 @@ func Decide(s schedule.Schedule, o Observation) Decision {
 	d := Decision{Next: s.Next(o.Now)}
 	if o.Suspend {
 		d.Next = time.Time{}
+		return d
+	}
+	if o.Hibernated {
 		return d
 	}
 	after := created(s, o.Created, o.Now)

@@ -19,7 +19,7 @@ const (
 	//
 	// Do: Scale the cluster up to start it again.
 	//
-	// Of: Available=False, EtcdQuorum=False.
+	// Of: Available=False, EtcdQuorum=False, BackupReady=True, ApiServerBackupSchedule BackupReady=True.
 	ReasonHibernated = "Hibernated"
 
 	// ReasonQuorumLost: A majority of the voters has been unreachable for some time.

@@ -147,6 +147,8 @@ func blocked(cluster *v1alpha1.ApiServerCluster, found bool) string {
 		return "the ApiServerCluster does not exist"
 	case cluster.ExternalEtcd():
 		return "the ApiServerCluster uses an external etcd, which the operator does not back up"
+	case cluster.Hibernated():
+		return "the ApiServerCluster is hibernated"
 	case !cluster.Bootstrapped() || !meta.IsStatusConditionTrue(cluster.Status.Conditions, v1alpha1.EtcdQuorum):
 		return "the etcd of the ApiServerCluster has no quorum"
 	}

@@ -17,8 +17,10 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"quorate.dev/operator/api/v1alpha1"
@@ -43,6 +45,8 @@ func (r *ScheduleReconciler) SetupWithManager(manager ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(manager).
 		For(&v1alpha1.ApiServerBackupSchedule{}).
 		Watches(&v1alpha1.ApiServerBackup{}, handler.EnqueueRequestsFromMapFunc(scheduleOf)).
+		Watches(&v1alpha1.ApiServerCluster{}, handler.EnqueueRequestsFromMapFunc(r.schedulesOf),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})). // it is hibernated, or started again
 		Complete(r)
 }
 
@@ -55,6 +59,20 @@ func scheduleOf(_ context.Context, object client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: name}}}
 }
 
+// schedulesOf returns the schedules of a cluster.
+func (r *ScheduleReconciler) schedulesOf(ctx context.Context, object client.Object) (requests []reconcile.Request) {
+	var schedules v1alpha1.ApiServerBackupScheduleList
+	if err := r.Client.List(ctx, &schedules, client.InNamespace(object.GetNamespace())); err != nil {
+		return nil // each schedule is reconciled again after retentionInterval
+	}
+	for i := range schedules.Items {
+		if s := &schedules.Items[i]; s.Spec.Template.ClusterName == object.GetName() {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(s)})
+		}
+	}
+	return requests
+}
+
 // Reconcile creates the backup that is due, and deletes expired ones.
 func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	s := &v1alpha1.ApiServerBackupSchedule{}
@@ -63,6 +81,10 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 	}
 	backups := &v1alpha1.ApiServerBackupList{}
 	err := r.Reader.List(ctx, backups, client.InNamespace(s.Namespace), client.MatchingLabels{desired.ScheduleLabel: s.Name})
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	hibernated, err := r.hibernated(ctx, s)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -77,11 +99,11 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		s.Status.LastSuccessfulTime = &metav1.Time{Time: newest.Succeeded}
 	}
 	if invalid == nil {
-		decision := backup.Decide(times, observation(s, active, now))
+		decision := backup.Decide(times, observation(s, active, hibernated, now))
 		next = decision.Next
 		failures = r.apply(ctx, s, decision)
 		healthy, reason, message := backup.Health(times, backup.Record{
-			Now: now, Created: s.CreationTimestamp.Time, Suspended: s.Spec.Suspend, Grace: grace(s), Newest: newest,
+			Now: now, Created: s.CreationTimestamp.Time, Suspended: s.Spec.Suspend, Hibernated: hibernated, Grace: grace(s), Newest: newest,
 			Handled: s.Status.LastScheduleTime != nil, Pending: len(active) > 0 || decision.Create,
 		})
 		r.setBackupReady(s, healthy, reason, message, now)
@@ -157,9 +179,16 @@ func (r *ScheduleReconciler) setBackupReady(
 	meta.SetStatusCondition(&s.Status.Conditions, c)
 }
 
-func observation(s *v1alpha1.ApiServerBackupSchedule, active []string, now time.Time) backup.Observation {
+// hibernated reports whether the cluster is hibernated.
+func (r *ScheduleReconciler) hibernated(ctx context.Context, s *v1alpha1.ApiServerBackupSchedule) (bool, error) {
+	cluster := &v1alpha1.ApiServerCluster{}
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.Template.ClusterName}, cluster)
+	return err == nil && cluster.Hibernated(), client.IgnoreNotFound(err)
+}
+
+func observation(s *v1alpha1.ApiServerBackupSchedule, active []string, hibernated bool, now time.Time) backup.Observation {
 	o := backup.Observation{
-		Now: now, Created: s.CreationTimestamp.Time, Suspend: s.Spec.Suspend, Policy: backup.Concurrency(s.Spec.ConcurrencyPolicy),
+		Now: now, Created: s.CreationTimestamp.Time, Suspend: s.Spec.Suspend, Hibernated: hibernated, Policy: backup.Concurrency(s.Spec.ConcurrencyPolicy),
 		Active: active, Deadline: time.Duration(ptr.Deref(s.Spec.StartingDeadlineSeconds, 0)) * time.Second,
 	}
 	if s.Status.LastScheduleTime != nil {
