@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"context"
 	"errors"
 	"path"
 	"strconv"
@@ -151,6 +152,33 @@ func TestCreateKeepsFiles(t *testing.T) {
 				t.Errorf("a directory that does not exist has the files %q", files)
 			}
 		})
+	}
+}
+
+// forgetful is a store whose response to the creation of a file is lost, so that the request is repeated.
+type forgetful struct{ store }
+
+func (f forgetful) create(ctx context.Context, name string, content []byte) error {
+	return errors.Join(f.store.create(ctx, name, content), f.store.create(ctx, name, content))
+}
+
+// TestRepeatedManifest checks that a backup whose manifest is written by a repeated request is complete.
+func TestRepeatedManifest(t *testing.T) {
+	d, err := openDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &creation{store: forgetful{d}, path: "a", log: t.Logf}
+	c.manifest.UID, c.manifest.File = "1", format.SnapshotFile("1", false)
+	c.manifest.FormatVersion = format.Version
+	if err := d.put(t.Context(), "a/"+c.manifest.File, strings.NewReader("x"), 1); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := c.complete(t.Context()); err != nil || m.File != c.manifest.File {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if files, err := d.find(t.Context(), "a"); err != nil || len(files) != 2 {
+		t.Errorf("files %q, %v", files, err)
 	}
 }
 

@@ -205,6 +205,7 @@ func (c *creation) complete(ctx context.Context) (format.Manifest, error) {
 	if err != nil {
 		return c.manifest, err
 	}
+	// The manifest that exists may be this one, if the response to the first of several requests was lost.
 	err = c.store.create(ctx, path.Join(c.path, format.ManifestFile), append(text, '\n'))
 	if err != nil && !errors.Is(err, errExists) {
 		return c.manifest, fmt.Errorf("store the manifest: %w", err)
@@ -213,8 +214,9 @@ func (c *creation) complete(ctx context.Context) (format.Manifest, error) {
 	if err != nil {
 		return c.manifest, fmt.Errorf("verify the manifest: %w", err)
 	}
+	var other error
 	if stored.File != c.manifest.File {
-		err = c.accept(ctx, stored)
+		other = c.accept(ctx, stored)
 	}
-	return stored, errors.Join(err, removeUnfinished(ctx, c.store, c.path, format.SnapshotPrefix(c.manifest.UID), stored.File))
+	return stored, errors.Join(other, removeUnfinished(ctx, c.store, c.path, format.SnapshotPrefix(c.manifest.UID), stored.File))
 }
