@@ -130,8 +130,12 @@ func (h *home) printVariables(out, notes io.Writer) error {
 	if !h.running() {
 		fmt.Fprintf(notes, "Note: %v\n", h.errStopped())
 	}
+	own := h.file(binDirectory, "kubectl")
 	if _, err := exec.LookPath("kubectl"); err != nil {
-		fmt.Fprintln(notes, "Note: kubectl is not installed; `quorate kubectl status` works without it")
+		if _, err := os.Stat(own); err != nil {
+			fmt.Fprintf(notes, "Note: kubectl is not installed. `quorate kubectl status` works without it. To build kubectl in a clone of Quorate:\n"+
+				"  go build -o '%s' k8s.io/kubernetes/cmd/kubectl\n", own)
+		}
 	}
 	return nil
 }

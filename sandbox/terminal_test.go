@@ -60,6 +60,24 @@ func TestEnvIsEvaluatedByAShell(t *testing.T) {
 	}
 }
 
+// TestEnvWithoutKubectl checks that the note says how to build kubectl, until it is built.
+func TestEnvWithoutKubectl(t *testing.T) {
+	h := stopped(t)
+	t.Setenv("PATH", t.TempDir())
+	for _, built := range []bool{false, true} {
+		if built {
+			write(t, h.file("bin", "kubectl"), "")
+		}
+		var notes bytes.Buffer
+		if err := h.printVariables(&bytes.Buffer{}, &notes); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(notes.String(), "go build -o '"+h.file("bin", "kubectl")+"'") == built {
+			t.Errorf("kubectl exists: %t; notes: %s", built, notes.String())
+		}
+	}
+}
+
 func TestLogsOfAStoppedSandbox(t *testing.T) {
 	h := stopped(t)
 	write(t, h.file("logs", "operator.log"), "first\nsecond\n")
