@@ -32,6 +32,10 @@ func Run(ctx context.Context, args []string) error {
 		fmt.Println("Kubernetes", Version(c).GitVersion)
 		return nil
 	}
+	var err error
+	if c.Member.Record, err = config.ParseMemberRecord(os.Getenv(config.MemberRecordVariable)); err != nil {
+		return err
+	}
 	if err := errors.Join(config.CheckSkew(os.Getenv(config.PreviousVersionVariable)), c.Validate()); err != nil {
 		return err
 	}

@@ -154,6 +154,8 @@ type Member struct {
 	UnsafeNoFsync       bool
 	// AllowInsecureTransport allows URLs that can be used without a certificate.
 	AllowInsecureTransport bool
+	// Record is what is known about the data of the member outside its data directory. It has no flag.
+	Record MemberRecord
 }
 
 // Authentication configures the authentication methods.

@@ -14,6 +14,11 @@ const PreviousVersionVariable = "QUORATE_PREVIOUS_VERSION"
 // operator replaces such a member.
 const DamagedDataExitCode = 3
 
+// LostDataExitCode is the exit code of an API server whose embedded member must not start, because its data directory does
+// not have the data that the member has voted with: it is empty, an earlier copy, or the data of another member. The operator
+// replaces such a member if the others have a quorum.
+const LostDataExitCode = 4
+
 // CheckSkew returns an error if this server must not replace one of another version: upgrades go from one minor version
 // to the next, and nothing that a newer minor version has stored can be relied on to be readable. "" is not checked.
 func CheckSkew(previous string) error {

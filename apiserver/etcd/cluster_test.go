@@ -130,10 +130,14 @@ func secured(t *testing.T, name string, peers *authority) config.Member {
 // grow adds a member to the cluster as a learner, starts it, and promotes it when it has caught up.
 func grow(t *testing.T, seed *Member, cluster string, member config.Member) *Member {
 	t.Helper()
-	added, err := seed.Client().MemberAddAsLearner(t.Context(), member.ListenPeerURLs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var (
+		added *clientv3.MemberAddResponse
+		err   error
+	)
+	eventually(t, "etcd accepts a learner once it has been connected to all voters for a while", func() (done bool) {
+		added, err = seed.Client().MemberAddAsLearner(t.Context(), member.ListenPeerURLs)
+		return err == nil
+	})
 	member.InitialCluster = cluster + "," + member.Name + "=" + member.ListenPeerURLs[0]
 	member.InitialClusterState = "existing"
 	m := start(t, member)

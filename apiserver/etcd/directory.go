@@ -28,6 +28,23 @@ func (damagedError) Error() string { return "damaged" }
 // ExitCode returns the exit code of the process.
 func (damagedError) ExitCode() int { return config.DamagedDataExitCode }
 
+// ErrLost is returned when a member must not start, because its data directory does not have the data that the member has
+// voted with. Starting it could discard writes that it has acknowledged.
+var ErrLost error = lostError{}
+
+type lostError struct{}
+
+func (lostError) Error() string { return "not the data of this member" }
+
+// ExitCode returns the exit code of the process.
+func (lostError) ExitCode() int { return config.LostDataExitCode }
+
+func lost(directory, reason string) error {
+	return fmt.Errorf("%w %s is %w: %s. If the other members have a quorum, remove this member from the cluster and let a new "+
+		"member join with an empty directory; else continue with the data of the best member ('quorate etcd recover') or "+
+		"restore a snapshot", ErrDataDirectory, directory, ErrLost, reason)
+}
+
 // lockTimeout bounds the wait for the database lock of a process that is stopping.
 const lockTimeout = 200 * time.Millisecond
 
@@ -57,8 +74,8 @@ func checkWritable(directory string) error {
 // checkDatabase opens and closes the database, which checks its lock and its meta pages. It also checks the length of the file:
 // reading a page beyond its end kills the process with SIGBUS.
 func checkDatabase(directory, path string) error {
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil // bbolt initializes an empty file
 	}
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	switch {

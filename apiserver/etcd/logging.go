@@ -20,16 +20,16 @@ func newZapLogger(log logr.Logger) *zap.Logger {
 // lacks.
 const entriesLost = "Was the raft log corrupted, truncated, or lost?"
 
-// panicHook ends the process with the exit code of damaged data if raft has lost entries. A panic in raft's goroutine, which
+// panicHook ends the process with the exit code of lost data if raft has lost entries. A panic in raft's goroutine, which
 // cannot be recovered, would end it with another one.
 type panicHook struct{ log logr.Logger }
 
 // OnWrite implements zapcore.CheckWriteHook. The message is logged already.
 func (h panicHook) OnWrite(entry *zapcore.CheckedEntry, _ []zapcore.Field) {
 	if strings.Contains(entry.Message, entriesLost) {
-		h.log.Error(ErrDamaged, "The log of this member lacks entries: if other members are alive, remove this member from the cluster, "+
-			"empty its data directory and let the member join again")
-		os.Exit(damagedError{}.ExitCode())
+		h.log.Error(ErrLost, "The log of this member lacks entries that the leader knows it to have acknowledged: remove this member "+
+			"from the cluster and let a new member join with an empty directory")
+		os.Exit(lostError{}.ExitCode())
 	}
 	panic(entry.Message)
 }

@@ -5,6 +5,8 @@
 //
 //   - checkDirectory checks permissions, lock and meta pages of the data directory, and returns ErrDataDirectory with
 //     advice.
+//   - admit compares the data directory with what is known about the member, and returns ErrLost if the data is not what the
+//     member has voted with: see "Identity".
 //   - The local socket is prepared. A member without it works, but 'quorate etcd' cannot reach it by its data directory.
 //   - join starts etcd, and retries for joinTimeout while the cluster that the member joins does not answer or has not
 //     agreed on its version. launch runs etcd's start on a goroutine, recovers its panics, and stops an etcd that starts
@@ -14,6 +16,20 @@
 //     its promotion.
 //
 // Stop transfers leadership first, so that the cluster does not wait for an election timeout.
+//
+// # Identity
+//
+// Raft relies on every voter remembering its votes and the entries that it has acknowledged. A voter that starts again with
+// less than that can help to elect a leader that lacks acknowledged writes, and no other member can notice. Therefore each
+// data directory has an identity (member.json): the member's name, its volume, a random incarnation, and whether etcd has
+// started on it. The same identity is written outside the volume, to the directory of config.MemberRecord, if there is one;
+// the operator mounts an emptyDir volume there, which lives as long as the pod. Next to it, the member keeps its progress: the
+// newest entry of its log that is on disk. The operator adds what it knows when it creates a pod: the volume, the member's ID,
+// and an entry that the member has acknowledged.
+//
+// evidence.contradiction compares all of these before etcd starts, and is a pure function. A member starts on a directory
+// without a write-ahead log only if nothing says that it has run before, and on an existing one only if the log is its own and
+// contains the entries that it is known to have acknowledged. Data of a release that recorded no identity is adopted.
 package etcd
 
 import (
@@ -54,6 +70,7 @@ type Member struct {
 	socket socketAddress
 
 	directory string               // of the data
+	record    string               // directory outside the volume for the member's record; "": none
 	disk      atomic.Pointer[disk] // nil: unknown
 	allocated os.FileInfo          // database file whose disk space is allocated; used by watchSpace only
 
@@ -95,6 +112,10 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 	if err := checkDirectory(member.DataDirectory); err != nil {
 		return nil, err
 	}
+	own, err := o.admit(member)
+	if err != nil {
+		return nil, err
+	}
 	socket, err := prepareSocket(member.DataDirectory)
 	if err != nil {
 		o.log.Error(err, "Failed to create the local socket; 'quorate etcd' cannot reach this member by its data directory")
@@ -104,18 +125,42 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 		socket.close()
 		return nil, err
 	}
+	if err := o.confirm(member, own); err != nil {
+		started.Close()
+		socket.close()
+		return nil, err
+	}
 	background, cancel := context.WithCancel(context.Background())
 	m := &Member{
 		log: o.log, etcd: started, server: started.Server, client: v3client.New(started.Server), socket: socket, stop: cancel,
 		ready: make(chan struct{}), failures: make(chan error, 1),
 		stopping: make(chan struct{}), stopped: make(chan struct{}), directory: member.DataDirectory,
+		record: member.Record.Directory,
 	}
 	m.measureDisk()
 	m.running.Go(func() { m.elect(background) })
 	m.running.Go(func() { m.awaitReady(background) })
 	m.running.Go(func() { m.watchSpace(background) })
+	if m.record != "" {
+		m.running.Go(func() { m.recordProgress(background) })
+	}
 	m.running.Go(m.awaitFailure)
 	return m, nil
+}
+
+// admit returns the zero identity of a member that starts without its former members: it is not a voter of their cluster.
+func (o options) admit(member config.Member) (identity, error) {
+	if o.alone {
+		return identity{}, nil
+	}
+	return admit(member)
+}
+
+func (o options) confirm(member config.Member, own identity) error {
+	if o.alone {
+		return nil
+	}
+	return confirm(member, own)
 }
 
 // begin starts etcd.

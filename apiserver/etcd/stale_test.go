@@ -38,7 +38,7 @@ func trio(t *testing.T) (flags []config.Member, members []*Member) {
 }
 
 // TestStaleMember restarts a member after the others have compacted what it has not seen, their raft log and their history: it
-// gets a snapshot of the leader. Then its log is truncated: it catches up, or reports that its data is damaged.
+// gets a snapshot of the leader. Then its log is truncated: it catches up, or reports that it has lost entries.
 func TestStaleMember(t *testing.T) {
 	if flags := os.Getenv(memberVariable); flags != "" {
 		runMember(t, flags)
@@ -56,7 +56,7 @@ func TestStaleMember(t *testing.T) {
 	}
 	stop(t, stale)
 	truncateLog(t, flags[2].DataDirectory)
-	if code, output := runProcess(t, flags[2]); code != 0 && code != config.DamagedDataExitCode {
+	if code, output := runProcess(t, flags[2]); code != 0 && code != config.LostDataExitCode {
 		t.Errorf("exit code %d: %s", code, output)
 	}
 }

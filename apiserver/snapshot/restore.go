@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,7 +20,8 @@ const DefaultRevisionBump = 1_000_000_000
 type RestoreOptions struct {
 	Snapshot  string // file
 	Directory string // must not exist, or be empty
-	// Name, PeerURL and Token become the only member of a new cluster.
+	// Name, PeerURL and Token become the only member of a new cluster. The IDs of the cluster and of the member differ from all
+	// former IDs, also with the same token.
 	Name    string
 	PeerURL string
 	Token   string
@@ -75,9 +77,12 @@ func (o RestoreOptions) write(directory string) (err error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return err
 	}
+	// etcd derives the IDs from the peer URL and the token. Members that remember a former cluster with the same IDs would
+	// accept the restored member as a voter that they know.
+	token := o.Token + "-" + rand.Text()
 	return etcdutl.NewV3(zap.NewNop()).Restore(etcdutl.RestoreConfig{
 		SnapshotPath: o.Snapshot, OutputDataDir: directory,
-		Name: o.Name, PeerURLs: []string{o.PeerURL}, InitialCluster: o.Name + "=" + o.PeerURL, InitialClusterToken: o.Token,
+		Name: o.Name, PeerURLs: []string{o.PeerURL}, InitialCluster: o.Name + "=" + o.PeerURL, InitialClusterToken: token,
 		RevisionBump: o.RevisionBump, MarkCompacted: o.RevisionBump > 0,
 	})
 }

@@ -1,0 +1,49 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// MemberRecordVariable is the environment variable with the MemberRecord of the embedded member as JSON. The operator sets
+// it. The record is not a flag, because an image that does not know the record must start too.
+const MemberRecordVariable = "QUORATE_MEMBER_RECORD"
+
+// MemberRecord is what is known about the data of a member outside its data directory. A member whose data directory
+// contradicts the record does not start. The zero value contradicts nothing.
+type MemberRecord struct {
+	// Volume identifies the volume of the data directory, such as the UID of its PersistentVolumeClaim. It does not
+	// change in the lifetime of a member.
+	Volume string `json:"volume,omitempty"`
+	// Started reports that the member has joined its cluster before, so that the data directory must have data.
+	Started bool `json:"started,omitempty"`
+	// MemberID is etcd's ID of the member; 0: unknown.
+	MemberID uint64 `json:"memberID,omitempty"`
+	// Index and Term are an entry of the raft log that the member has acknowledged; 0: unknown. The log must contain the
+	// entry.
+	Index uint64 `json:"index,omitempty"`
+	Term  uint64 `json:"term,omitempty"`
+	// Directory is a directory outside the volume in which the member itself keeps a record. It must be empty when the
+	// member first starts, and should outlive the process, like an emptyDir volume of its pod. "": the member keeps none.
+	Directory string `json:"directory,omitempty"`
+}
+
+// ParseMemberRecord parses the value of MemberRecordVariable. An empty value is the zero record.
+func ParseMemberRecord(text string) (MemberRecord, error) {
+	var record MemberRecord
+	if text == "" {
+		return record, nil
+	}
+	decoder := json.NewDecoder(bytes.NewBufferString(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&record); err != nil {
+		return MemberRecord{}, fmt.Errorf("%s: %w", MemberRecordVariable, err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return MemberRecord{}, fmt.Errorf("%s: there is text after the JSON object", MemberRecordVariable)
+	}
+	return record, nil
+}
