@@ -12,6 +12,9 @@ import (
 
 const (
 	dataDirectory = "/var/lib/quorate"
+	// recordDirectory is where a member keeps its record outside its volume: on an emptyDir volume, which survives restarts
+	// of the container and is deleted with the pod.
+	recordDirectory = "/var/run/quorate/member"
 	// podIP is expanded by the kubelet. A replica listens only on its own address.
 	podIP = "$(POD_IP)"
 
@@ -32,9 +35,10 @@ type InitialCluster struct {
 type Replica struct {
 	Name           string
 	Member         bool
-	InitialCluster InitialCluster // of a member
-	Endpoints      []string       // of a server: client URLs of the embedded members
-	AuthorityHash  string         // of the authorities that etcd reads only at its start; empty with an external etcd
+	InitialCluster InitialCluster      // of a member
+	Record         config.MemberRecord // of a member, without the directory
+	Endpoints      []string            // of a server: client URLs of the embedded members
+	AuthorityHash  string              // of the authorities that etcd reads only at its start; empty with an external etcd
 	Configuration  Configuration
 }
 

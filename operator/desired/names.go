@@ -35,6 +35,7 @@ const (
 	CertificateHashAnnotation = "quorate.dev/certificate-hash"
 	AuthorityHashAnnotation   = "quorate.dev/authority-hash" // of the authorities that the pod's etcd has read
 	KeyCreatedAnnotation      = "quorate.dev/key-created"    // of the service-account Secret: creation of the newest key
+	MemberIDAnnotation        = "quorate.dev/member-id"      // of a claim: etcd's ID of the member that has started on the volume
 	EndpointsAnnotation       = "quorate.dev/etcd-endpoints" // of a server: names of the members that it connects to
 )
 

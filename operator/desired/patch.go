@@ -23,6 +23,10 @@ const ServerContainer = "apiserver"
 // DamagedDataExitCode is the exit code of an API server whose embedded member cannot start because its data is damaged.
 const DamagedDataExitCode = config.DamagedDataExitCode
 
+// LostDataExitCode is the exit code of an API server whose embedded member must not start, because its data directory does not
+// have the data that the member has voted with.
+const LostDataExitCode = config.LostDataExitCode
+
 // Fields of the pod that spec.patches cannot set, with the reason.
 var deniedFields = map[string]string{
 	"hostname": setByOperator, "subdomain": setByOperator, "restartPolicy": setByOperator, "hostNetwork": setByOperator,
@@ -38,7 +42,8 @@ var deniedFields = map[string]string{
 var containerFields = []string{"name", "env", "envFrom", "volumeMounts"}
 
 // operatorDirectories are the directories that mounts of spec.patches must not hide.
-var operatorDirectories = []string{certificateDirectory, ConfigurationDirectory, dataDirectory, auditLogDirectory, "/tmp"}
+var operatorDirectories = []string{certificateDirectory, ConfigurationDirectory, dataDirectory, recordDirectory,
+	auditLogDirectory, "/tmp"}
 
 // patched returns a pod with the patch of spec.patches.
 func patched(pod *corev1.Pod, patch *runtime.RawExtension) (*corev1.Pod, error) {
@@ -168,7 +173,7 @@ func checkSpec(spec object) (errs []error) {
 }
 
 func operatorVolume(name string) bool {
-	return slices.Contains([]string{"certificates", "tmp", "data", configurationVolume, auditLogVolume}, name) ||
+	return slices.Contains([]string{"certificates", "tmp", "data", recordVolume, configurationVolume, auditLogVolume}, name) ||
 		strings.HasPrefix(name, socketVolumePrefix)
 }
 
@@ -179,7 +184,7 @@ func checkContainer(container object) (errs []error) {
 		}
 	}
 	for _, variable := range list(container["env"]) {
-		if name := variable["name"]; name == "POD_IP" || name == config.PreviousVersionVariable {
+		if name := variable["name"]; name == "POD_IP" || name == config.PreviousVersionVariable || name == config.MemberRecordVariable {
 			errs = append(errs, fmt.Errorf("spec.containers[%s].env[%s] %s", ServerContainer, name, setByOperator))
 		}
 	}

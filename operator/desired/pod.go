@@ -2,6 +2,7 @@ package desired
 
 import (
 	"cmp"
+	"encoding/json"
 	"strings"
 	"time"
 
@@ -121,7 +122,7 @@ func spread(labels map[string]string) *corev1.Affinity {
 func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, args []string) corev1.Container {
 	c := corev1.Container{
 		Name: ServerContainer, Image: image, ImagePullPolicy: pullPolicy(cluster), Args: args,
-		Env:             environment(cluster),
+		Env:             environment(cluster, replica),
 		Ports:           []corev1.ContainerPort{{Name: "https", ContainerPort: SecurePort, Protocol: corev1.ProtocolTCP}},
 		Resources:       resources(cluster),
 		VolumeMounts:    mounts(replica),
@@ -156,14 +157,29 @@ func podAddress() corev1.EnvVar {
 	}}
 }
 
-// environment returns the pod's address, for arguments, and the version that the cluster has run: the API server
-// refuses to downgrade it or to skip a minor version. Images that do not know the variable ignore it.
-func environment(cluster *v1alpha1.ApiServerCluster) []corev1.EnvVar {
+// environment returns the pod's address, for arguments, the version that the cluster has run, because the API server
+// refuses to downgrade it or to skip a minor version, and the record of a member. Images that do not know a variable ignore
+// it.
+func environment(cluster *v1alpha1.ApiServerCluster, replica Replica) []corev1.EnvVar {
 	variables := []corev1.EnvVar{podAddress()}
 	if version := cluster.Status.Version; version != "" {
 		variables = append(variables, corev1.EnvVar{Name: config.PreviousVersionVariable, Value: version})
 	}
+	if replica.Member {
+		variables = append(variables, corev1.EnvVar{Name: config.MemberRecordVariable, Value: replica.record()})
+	}
 	return variables
+}
+
+// record returns the value of config.MemberRecordVariable.
+func (r Replica) record() string {
+	record := r.Record
+	record.Directory = recordDirectory
+	text, err := json.Marshal(record) // cannot fail for a plain struct
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
 }
 
 // pullPolicy defaults to IfNotPresent also for the tag latest, unlike Kubernetes: a replica must be able to restart

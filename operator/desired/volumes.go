@@ -8,7 +8,10 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-const certificateDirectory = "/etc/quorate/certificates"
+const (
+	certificateDirectory = "/etc/quorate/certificates"
+	recordVolume         = "member-record"
+)
 
 // mounted returns the path of a file of the certificate volume in the pod.
 func mounted(file string) string { return certificateDirectory + "/" + file }
@@ -39,7 +42,7 @@ func volumes(cluster *v1alpha1.ApiServerCluster, replica Replica) []corev1.Volum
 	if replica.Member {
 		volumes = append(volumes, corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: replica.Name},
-		}})
+		}}, corev1.Volume{Name: recordVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	}
 	return volumes
 }
@@ -50,7 +53,8 @@ func mounts(replica Replica) []corev1.VolumeMount {
 		{Name: "tmp", MountPath: "/tmp"},
 	}
 	if replica.Member {
-		mounts = append(mounts, corev1.VolumeMount{Name: "data", MountPath: dataDirectory})
+		mounts = append(mounts, corev1.VolumeMount{Name: "data", MountPath: dataDirectory},
+			corev1.VolumeMount{Name: recordVolume, MountPath: recordDirectory})
 	}
 	return mounts
 }

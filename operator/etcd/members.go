@@ -22,13 +22,16 @@ type Member struct {
 	Started bool
 	Healthy bool // it responds and has a leader
 	Leader  bool
-	Applied uint64 // raft index
-	Version string
-	DBSize  int64 // bytes of the file
-	InUse   int64 // bytes of DBSize that hold data
-	Quota   int64 // bytes
-	NoSpace bool  // the alarm NOSPACE is raised, by this member or another
-	Alarms  []string
+	Applied uint64 // index of the last applied raft entry
+	Term    uint64 // of raft
+	// Revision is the revision of the last applied change.
+	Revision int64
+	Version  string
+	DBSize   int64 // bytes of the file
+	InUse    int64 // bytes of DBSize that hold data
+	Quota    int64 // bytes
+	NoSpace  bool  // the alarm NOSPACE is raised, by this member or another
+	Alarms   []string
 }
 
 // Members returns the members with their status, or an error that wraps ErrUnreachable. It reads the list from the last
@@ -113,6 +116,7 @@ func (m *Member) readStatus(ctx context.Context, client *clientv3.Client) {
 	}
 	m.Healthy, m.Leader = status.Leader != 0, status.Leader == m.ID
 	m.Applied, m.Version, m.DBSize, m.Alarms = status.RaftAppliedIndex, status.Version, status.DbSize, status.Errors
+	m.Term, m.Revision = status.RaftTerm, status.Header.Revision
 	m.InUse, m.Quota = status.DbSizeInUse, status.DbSizeQuota
 	m.NoSpace = slices.ContainsFunc(status.Errors, func(problem string) bool { return strings.Contains(problem, "NOSPACE") })
 }

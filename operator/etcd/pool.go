@@ -12,6 +12,7 @@ type Pool struct {
 	mutex            sync.Mutex
 	clients          map[string]pooled
 	defragmentations map[string]*Defragmentation // by cluster; a value does not change
+	acknowledged     map[string]map[uint64]Acknowledged
 }
 
 type pooled struct {
@@ -21,7 +22,7 @@ type pooled struct {
 
 // NewPool returns an empty pool.
 func NewPool() *Pool {
-	return &Pool{clients: map[string]pooled{}, defragmentations: map[string]*Defragmentation{}}
+	return &Pool{clients: map[string]pooled{}, defragmentations: map[string]*Defragmentation{}, acknowledged: map[string]map[uint64]Acknowledged{}}
 }
 
 // Get returns the client of a cluster. It belongs to the pool: the caller must not close it.
@@ -55,6 +56,7 @@ func (p *Pool) Forget(cluster string) {
 	defer p.mutex.Unlock()
 	p.drop(cluster)
 	delete(p.defragmentations, cluster)
+	delete(p.acknowledged, cluster)
 }
 
 func (p *Pool) drop(cluster string) {

@@ -120,6 +120,8 @@ func (v *view) promote(m Member) Action {
 		return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "no longer needed"}
 	case v.Intent.JoinTimedOut:
 		return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "it did not catch up in time"}
+	case v.needsReplacement(m) && m.Started, m.Lost:
+		return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "its data was lost while it joined"}
 	case !m.Started || !m.Healthy:
 		return Action{Kind: Wait, Name: m.Name, Reason: "Waiting for learner " + m.Name + " to start"}
 	case !v.caughtUp(m):
@@ -158,7 +160,7 @@ func (v *view) replaceVoter() (Action, bool) {
 	}
 	reason := "its volume was lost"
 	if v.hasVolume(candidates[0].Name) {
-		reason = "it has been unhealthy for too long, or its data is damaged"
+		reason = "it has been unhealthy for too long, or the data in its volume is damaged or not its own"
 	}
 	return v.removeVoter(candidates[0], reason)
 }

@@ -43,7 +43,7 @@ type Member struct {
 	Healthy bool // it responds, has a leader and no alarm
 	Leader  bool
 	Applied uint64 // raft index
-	Lost    bool   // unhealthy for too long, while another member with the same pod template is healthy
+	Lost    bool   // it refuses its data, or is unhealthy for too long while another member with its pod template is healthy
 
 	Database     Database
 	Defragmented time.Time // when its database was last defragmented; zero: never
@@ -63,6 +63,7 @@ type Pod struct {
 type Claim struct {
 	Name        string
 	Lost        bool // the claim exists but its volume does not
+	Replaced    bool // the claim is not the one on which the member has started: it was deleted and created again
 	Terminating bool
 }
 

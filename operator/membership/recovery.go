@@ -66,12 +66,12 @@ func (v *view) startRecovery() (Action, bool) {
 		return Action{}, false
 	case r.FromBackup:
 		return Action{Kind: StartRecovery, Name: Name(v.Cluster, v.nextOrdinal()), Reason: "a new member, with the data of the backup"}, true
-	case r.Member != "" && !v.hasVolume(r.Member):
+	case r.Member != "" && !v.mountable(r.Member):
 		return Action{Kind: Wait, Reason: "Not recovering from " + r.Member + ": it has no volume"}, true
 	case r.Member != "":
 		return Action{Kind: StartRecovery, Name: r.Member, Reason: "selected by the request"}, true
 	}
-	best, ok := Best(slices.DeleteFunc(slices.Clone(v.Recovery.Survivors), func(s Survivor) bool { return !v.hasVolume(s.Name) }))
+	best, ok := Best(slices.DeleteFunc(slices.Clone(v.Recovery.Survivors), func(s Survivor) bool { return !v.mountable(s.Name) }))
 	if !ok {
 		return Action{Kind: Wait, Reason: "No member with a volume reports its data: " +
 			"select a member or a backup in spec.recovery"}, true
@@ -94,7 +94,7 @@ func (v *view) stopForRecovery() (Action, bool) {
 		return Action{Kind: Wait, Reason: "Waiting for the pod of the former recovery to stop"}, true
 	}
 	name := v.Recovery.SelectedName
-	if !v.Recovery.FromBackup && !v.hasVolume(name) {
+	if !v.Recovery.FromBackup && !v.mountable(name) {
 		return Action{Kind: Wait, Reason: "Not recovering from " + name + ": it has no volume"}, true
 	}
 	return Action{Kind: RestoreQuorum, Name: name, Names: []string{name}}, true

@@ -66,8 +66,11 @@ func (v *view) member(name string) (Member, bool) {
 	return v.Members[i], true
 }
 
-// hasVolume reports whether the claim of a member exists and can be mounted.
-func (v *view) hasVolume(name string) bool {
+// hasVolume reports whether a member has the volume on which it has started.
+func (v *view) hasVolume(name string) bool { return v.mountable(name) && !v.claims[name].Replaced }
+
+// mountable reports whether the claim of a member exists and can be mounted, with whatever data.
+func (v *view) mountable(name string) bool {
 	claim, ok := v.claims[name]
 	return ok && !claim.Lost && !claim.Terminating
 }

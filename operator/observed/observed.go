@@ -44,6 +44,8 @@ type State struct {
 	EtcdErr error // why Members is unknown; nil if a quorum responded
 	// Survivors are the last known members and their data while the quorum is lost.
 	Survivors []etcd.Survivor
+	// Acknowledged are states that members are known to have reached, by ID. It has what this process has observed.
+	Acknowledged map[uint64]etcd.Acknowledged
 }
 
 // Read lists the pods and claims that a cluster owns. The reader must not be a cache. The etcd members are unknown.
@@ -81,6 +83,13 @@ func (s *State) WithMembers(members []etcd.Member, err error) *State {
 func (s *State) WithSurvivors(survivors []etcd.Survivor) *State {
 	next := *s
 	next.Survivors = survivors
+	return &next
+}
+
+// WithAcknowledged returns a copy of the state with the states that members are known to have reached.
+func (s *State) WithAcknowledged(acknowledged map[uint64]etcd.Acknowledged) *State {
+	next := *s
+	next.Acknowledged = acknowledged
 	return &next
 }
 
@@ -154,10 +163,14 @@ func (s *State) ReadyReplicas() int {
 func (s *State) Unreachable() bool { return errors.Is(s.EtcdErr, etcd.ErrUnreachable) }
 
 // QuorumLost reports whether a bootstrapped etcd has not responded for QuorumLossTimeout, according to the stored
-// condition EtcdQuorum. A hibernated cluster has not lost its quorum.
+// condition EtcdQuorum. An etcd that is not bootstrapped has lost its quorum if so many initial members refuse their data that
+// the others are no quorum. A hibernated cluster has not lost its quorum.
 func (s *State) QuorumLost(now time.Time) bool {
-	if !s.Unreachable() || !s.Cluster.Bootstrapped() || s.Cluster.Hibernated() {
+	if !s.Unreachable() || s.Cluster.Hibernated() {
 		return false
+	}
+	if !s.Cluster.Bootstrapped() {
+		return s.initialMembersRefuse()
 	}
 	c := meta.FindStatusCondition(s.Cluster.Status.Conditions, v1alpha1.EtcdQuorum)
 	if c == nil || c.Reason == QuorumLostReason {
@@ -166,12 +179,17 @@ func (s *State) QuorumLost(now time.Time) bool {
 	return c.Status == metav1.ConditionUnknown && c.Reason != v1alpha1.ReasonNotObserved && now.Sub(c.LastTransitionTime.Time) >= QuorumLossTimeout
 }
 
-// MemberLost reports whether a voter has been unhealthy for too long, or cannot start because its data is damaged,
-// while another member with the same pod template is healthy. Without a healthy one, the template may be the cause,
-// and a new member would fail in the same way.
+// MemberLost reports whether a member has to be replaced: because it refuses to start with the data in its volume, or because
+// it has been unhealthy for too long, or its data is damaged, while another member with the same pod template is healthy.
+// Without a healthy one, the template may be the cause, and a new member would fail in the same way.
 func (s *State) MemberLost(m etcd.Member, now time.Time) bool {
 	since, pod := s.UnhealthySince(m.Name), s.Pod(m.Name)
-	if m.Healthy || m.Learner || pod == nil {
+	switch {
+	case m.Healthy || pod == nil:
+		return false
+	case Refuses(pod): // no pod template returns the data to the volume
+		return true
+	case m.Learner && !Damaged(pod): // it has a timeout of its own
 		return false
 	}
 	if !Damaged(pod) && (since == nil || now.Sub(since.Time) <= s.Cluster.ReplaceUnhealthyAfter()) {
@@ -186,11 +204,31 @@ func (s *State) MemberLost(m etcd.Member, now time.Time) bool {
 	return false
 }
 
+// initialMembersRefuse reports whether so many initial members refuse their data that the others are no quorum.
+func (s *State) initialMembersRefuse() bool {
+	if s.Cluster.Status.Membership == nil {
+		return false
+	}
+	initial, refusing := s.Cluster.Status.Membership.InitialMembers, 0
+	for _, name := range initial {
+		if pod := s.Pod(name); pod != nil && Refuses(pod) {
+			refusing++
+		}
+	}
+	return refusing > 0 && len(initial)-refusing < len(initial)/2+1
+}
+
 // Damaged reports whether the member of a pod has exited because its data is damaged, and has not started since.
-func Damaged(pod *corev1.Pod) bool {
+func Damaged(pod *corev1.Pod) bool { return exitedWith(pod, desired.DamagedDataExitCode) }
+
+// Refuses reports whether the member of a pod has exited because its volume does not have the data that the member has voted
+// with, and has not started since.
+func Refuses(pod *corev1.Pod) bool { return exitedWith(pod, desired.LostDataExitCode) }
+
+func exitedWith(pod *corev1.Pod, code int32) bool {
 	for _, container := range pod.Status.ContainerStatuses {
 		ended := cmp.Or(container.State.Terminated, container.LastTerminationState.Terminated)
-		if container.Name == desired.ServerContainer && !container.Ready && ended != nil && ended.ExitCode == desired.DamagedDataExitCode {
+		if container.Name == desired.ServerContainer && !container.Ready && ended != nil && ended.ExitCode == code {
 			return true
 		}
 	}

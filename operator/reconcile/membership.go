@@ -38,6 +38,10 @@ func (r *Reconciler) readMembers(ctx context.Context, p *pass) (err error) {
 		return err
 	}
 	p.state = p.state.WithMembers(p.etcd.Members(ctx))
+	if p.state.EtcdErr == nil {
+		r.Etcd.Acknowledge(key, p.state.Members, p.input.Now)
+	}
+	p.state = p.state.WithAcknowledged(r.Etcd.Acknowledged(key))
 	if p.state.QuorumLost(p.input.Now) {
 		var names []string
 		for _, member := range p.cluster.Status.Members {
@@ -77,9 +81,11 @@ func observation(s *observed.State, c desired.Configuration, restart map[string]
 			Terminating: pod.DeletionTimestamp != nil,
 		})
 	}
-	for _, claim := range s.Claims {
+	for i := range s.Claims {
+		claim := &s.Claims[i]
 		o.Claims = append(o.Claims, membership.Claim{
-			Name: claim.Name, Lost: claim.Status.Phase == corev1.ClaimLost, Terminating: claim.DeletionTimestamp != nil,
+			Name: claim.Name, Lost: claim.Status.Phase == corev1.ClaimLost, Replaced: replacedClaim(s.Cluster, claim),
+			Terminating: claim.DeletionTimestamp != nil,
 		})
 	}
 	return o
@@ -330,7 +336,7 @@ func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action
 		AuthorityHash: desired.AuthorityHash(p.cluster, p.certificates.bundles), Configuration: p.configuration,
 	}
 	if replica.Member {
-		replica.InitialCluster = initialCluster(p.state, a.Name)
+		replica.InitialCluster, replica.Record = initialCluster(p.state, a.Name), memberRecord(p.state, a.Name)
 	} else {
 		for _, m := range p.state.Members {
 			if !m.Learner {
@@ -351,10 +357,12 @@ func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action
 
 // initialCluster returns the configuration of a member for an empty data directory. For a member that has run before it
 // contains only that member: etcd then refuses to start without data instead of voting twice in one term. The same holds
-// for a member whose volume has a restored backup, or that continues after the loss of the quorum.
+// for a member whose volume has a restored backup, or that continues after the loss of the quorum, and for the initial
+// members of a cluster whose status was lost.
 func initialCluster(s *observed.State, name string) desired.InitialCluster {
 	initial := desired.InitialCluster{PeerURLs: map[string]string{name: desired.PeerURL(s.Cluster, name)}}
-	fresh := s.Cluster.Spec.Restore == nil && !s.Cluster.Recovering(v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting)
+	fresh := s.Cluster.Spec.Restore == nil && !s.Cluster.Recovering(v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting) &&
+		!memberRecord(s, name).Started
 	if intent := s.Cluster.Status.Membership; intent != nil && !intent.Bootstrapped && fresh {
 		initial.New = true
 		for _, member := range intent.InitialMembers {

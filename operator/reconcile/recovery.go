@@ -57,18 +57,38 @@ func (r *Reconciler) writeRecovery(ctx context.Context, p *pass, a membership.Ac
 	case membership.StartRecovery:
 		s.Recovery = &v1alpha1.RecoveryStatus{
 			Request: *p.cluster.Spec.Recovery, Stage: v1alpha1.RecoveryStopping, Member: a.Name, StartedAt: now,
-			Survivors: survivorsOf(p.state, before.Status.Recovery),
+			Survivors: survivorsOf(p.state, before.Status.Recovery), AcknowledgedRevision: acknowledgedRevision(p.state),
 		}
 		s.Membership.NextOrdinal = max(s.Membership.NextOrdinal, int32(membership.Ordinal(p.cluster.Name, a.Name)+1))
 	case membership.RestoreQuorum:
 		s.Recovery.Stage = v1alpha1.RecoveryRestoring
 		s.Membership = &v1alpha1.Membership{InitialMembers: a.Names, NextOrdinal: s.Membership.NextOrdinal}
+		for i := range s.Members { // the recovered data has another member ID and another log
+			s.Members[i].ID, s.Members[i].Volume, s.Members[i].Acknowledged = "", "", nil
+		}
 	case membership.DeclineRecovery:
 		s.Recovery = &v1alpha1.RecoveryStatus{
 			Request: *p.cluster.Spec.Recovery, Stage: v1alpha1.RecoveryNotNeeded, StartedAt: now, CompletedAt: &now,
 		}
 	}
 	return r.Client.Status().Patch(ctx, p.cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+// acknowledgedRevision returns the newest revision that a member is known to have reached, or 0.
+func acknowledgedRevision(s *observed.State) int64 {
+	newest := int64(0)
+	for _, m := range s.Cluster.Status.Members {
+		newest = max(newest, acknowledged(s, m.Name, parseID(m.ID)).Revision)
+	}
+	return newest
+}
+
+// lostRevisions describes the acknowledged revisions that the recovered data does not have, or returns "".
+func lostRevisions(r *v1alpha1.RecoveryStatus) string {
+	if r.AcknowledgedRevision <= r.Revision {
+		return ""
+	}
+	return fmt.Sprintf(", among them the acknowledged revisions %d to %d", r.Revision+1, r.AcknowledgedRevision)
 }
 
 // survivorsOf describes the reachable members. A request that replaces another keeps the survivors that were known
@@ -186,8 +206,8 @@ func (r *Reconciler) finishRecovery(ctx context.Context, p *pass, pod *corev1.Po
 	}
 	r.event(p.cluster, event{
 		warning: true, reason: v1alpha1.ReasonQuorumRecovered, action: "Recover",
-		message: fmt.Sprintf("etcd continues with the data of %s at revision %d; writes that are not in it are lost. Reachable members before: %s",
-			current.Source(), current.Revision, cmp.Or(strings.Join(current.Survivors, ", "), "none")),
+		message: fmt.Sprintf("etcd continues with the data of %s at revision %d; writes that are not in it are lost%s. Reachable members before: %s",
+			current.Source(), current.Revision, lostRevisions(current), cmp.Or(strings.Join(current.Survivors, ", "), "none")),
 	})
 	return nil
 }

@@ -116,6 +116,12 @@ var steps = []step{
 		do:    (*Reconciler).readMembers,
 	},
 	{
+		name:    "member records",
+		needs:   []fact{membersRead},
+		changes: true,
+		do:      (*Reconciler).recordMembers,
+	},
+	{
 		name:    "disruption budget",
 		needs:   []fact{specValidated},
 		changes: true,

@@ -7,7 +7,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"quorate.dev/operator/api/v1alpha1"
-	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/observed"
 )
 
@@ -22,13 +21,13 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	if in.State.EtcdErr != nil && cluster.Recovering(v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting) {
 		return condition(v1alpha1.EtcdQuorum, false, v1alpha1.ReasonRecovering, "Continuing with the data of %s", cluster.Status.Recovery.Source())
 	}
-	if in.State.EtcdErr != nil && !cluster.Bootstrapped() {
+	if in.State.EtcdErr != nil && !cluster.Bootstrapped() && !in.State.QuorumLost(in.Now) {
 		return condition(v1alpha1.EtcdQuorum, false, v1alpha1.ReasonBootstrappingEtcd,
 			"Waiting for the initial members to form a quorum: %s", oneLine(in.State.EtcdErr))
 	}
 	if in.State.QuorumLost(in.Now) {
-		return condition(v1alpha1.EtcdQuorum, false, observed.QuorumLostReason, "%s%s",
-			survivors(in.State.Survivors), oneLine(in.State.EtcdErr))
+		return condition(v1alpha1.EtcdQuorum, false, observed.QuorumLostReason, "%s%s%s",
+			survivors(in.State), known(in.State), oneLine(in.State.EtcdErr))
 	}
 	if in.State.EtcdErr != nil && !in.State.Unreachable() {
 		c := unknown(v1alpha1.EtcdQuorum)
@@ -48,14 +47,45 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 }
 
 // survivors describes the data of each member, which helps users to choose how to recover.
-func survivors(members []etcd.Survivor) string {
+func survivors(s *observed.State) string {
 	var out strings.Builder
-	for _, m := range members {
-		if m.Reachable {
+	for _, m := range s.Survivors {
+		pod := s.Pod(m.Name)
+		switch {
+		case m.Reachable:
 			fmt.Fprintf(&out, "%s has revision %d (raft term %d, index %d); ", m.Name, m.Revision, m.Term, m.Index)
-		} else {
+		case pod != nil && observed.Refuses(pod):
+			fmt.Fprintf(&out, "%s does not start, because its volume does not have its data; ", m.Name)
+		default:
 			fmt.Fprintf(&out, "%s is unreachable; ", m.Name)
 		}
 	}
 	return out.String()
+}
+
+// known describes the newest revision that a member is known to have acknowledged, compared with the newest one that was found.
+// It is "" if the members found have it.
+func known(s *observed.State) string {
+	var acknowledged, found int64
+	for _, m := range s.Cluster.Status.Members {
+		if m.Acknowledged != nil {
+			acknowledged = max(acknowledged, m.Acknowledged.Revision)
+		}
+	}
+	for _, state := range s.Acknowledged {
+		acknowledged = max(acknowledged, state.Revision)
+	}
+	for _, m := range s.Survivors {
+		if m.Reachable {
+			found = max(found, m.Revision)
+		}
+	}
+	if acknowledged <= found {
+		return ""
+	}
+	if found == 0 {
+		return fmt.Sprintf("revision %d was acknowledged; ", acknowledged)
+	}
+	return fmt.Sprintf("revision %d was acknowledged, so a recovery would lose revisions %d to %d unless an unreachable member has them; ",
+		acknowledged, found+1, acknowledged)
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -13,6 +14,7 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/membership"
 	"quorate.dev/operator/observed"
 )
@@ -106,12 +108,12 @@ func fill(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1.ApiServerClus
 		return // the members are those that were read last
 	}
 	if s.EtcdErr != nil {
-		next.Members = unreachable(cluster.Status.Members, in.Now)
+		next.Members = acknowledge(s, unreachable(cluster.Status.Members, in.Now), 0, in.Now)
 		return
 	}
 	voters, _ := s.Voters()
 	next.Voters = int32(voters)
-	next.Members = members(s, in.Now)
+	next.Members = acknowledge(s, members(s, in.Now), acknowledgePeriod, in.Now)
 }
 
 func members(s *observed.State, now time.Time) []v1alpha1.MemberStatus {
@@ -119,7 +121,7 @@ func members(s *observed.State, now time.Time) []v1alpha1.MemberStatus {
 	for _, m := range s.Members {
 		status := v1alpha1.MemberStatus{
 			Name: m.Name, ID: observed.MemberID(m.ID), Role: "voter", Version: m.Version, DBSize: m.DBSize,
-			LastDefragmentTime: lastDefragment(s.Cluster.Status.Members, m.Name),
+			LastDefragmentTime: lastDefragment(s.Cluster.Status.Members, m.Name), Volume: volumeOf(s, m),
 		}
 		switch {
 		case m.Learner:
@@ -129,6 +131,9 @@ func members(s *observed.State, now time.Time) []v1alpha1.MemberStatus {
 		}
 		pod := s.Pod(m.Name)
 		status.Ready = m.Healthy && pod != nil && observed.Ready(pod)
+		if former := memberNamed(s.Cluster.Status.Members, m.Name); former != nil && former.ID == status.ID {
+			status.Acknowledged = former.Acknowledged
+		}
 		if !m.Healthy {
 			status.UnhealthySince = s.UnhealthySince(m.Name)
 			if status.UnhealthySince == nil {
@@ -143,13 +148,55 @@ func members(s *observed.State, now time.Time) []v1alpha1.MemberStatus {
 	return out
 }
 
-func lastDefragment(members []v1alpha1.MemberStatus, name string) *metav1.Time {
-	for _, m := range members {
-		if m.Name == name {
-			return m.LastDefragmentTime
+func memberNamed(members []v1alpha1.MemberStatus, name string) *v1alpha1.MemberStatus {
+	for i := range members {
+		if members[i].Name == name {
+			return &members[i]
 		}
 	}
 	return nil
+}
+
+func lastDefragment(members []v1alpha1.MemberStatus, name string) *metav1.Time {
+	if m := memberNamed(members, name); m != nil {
+		return m.LastDefragmentTime
+	}
+	return nil
+}
+
+// volumeOf returns the UID of the claim on which a member has started. It does not change in the lifetime of a member.
+func volumeOf(s *observed.State, m etcd.Member) string {
+	if former := memberNamed(s.Cluster.Status.Members, m.Name); former != nil && former.Volume != "" {
+		return former.Volume
+	}
+	if claim := s.Claim(m.Name); claim != nil && m.Started {
+		return string(claim.UID)
+	}
+	return ""
+}
+
+// acknowledgePeriod is how old the acknowledged states in the status may become. Updating them more often would cost a write
+// for every reconciliation, because etcd's log never stands still.
+const acknowledgePeriod = 5 * time.Minute
+
+// acknowledge updates the acknowledged states of members that are older than period.
+func acknowledge(s *observed.State, members []v1alpha1.MemberStatus, period time.Duration, now time.Time) []v1alpha1.MemberStatus {
+	for i := range members {
+		m := &members[i]
+		id, err := strconv.ParseUint(m.ID, 16, 64)
+		known, ok := s.Acknowledged[id]
+		if err != nil || !ok || known.Index == 0 {
+			continue
+		}
+		stored := m.Acknowledged
+		if stored != nil && (stored.Index >= int64(known.Index) || now.Sub(stored.Time.Time) < period) {
+			continue
+		}
+		m.Acknowledged = &v1alpha1.Acknowledged{
+			Revision: known.Revision, Index: int64(known.Index), Term: int64(known.Term), Time: metav1.NewTime(known.Time),
+		}
+	}
+	return members
 }
 
 // unreachable returns the last known members while there is no quorum: none of them is ready or the leader.

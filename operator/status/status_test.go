@@ -2,6 +2,7 @@ package status
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/membership"
 	"quorate.dev/operator/observed"
@@ -338,8 +340,31 @@ func TestTransitionTimes(t *testing.T) {
 }
 
 func TestSurvivorsAreDescribed(t *testing.T) {
-	got := survivors([]etcd.Survivor{{Name: "demo-0", Reachable: true, Revision: 7, Term: 2, Index: 9}, {Name: "demo-1"}})
-	if want := "demo-0 has revision 7 (raft term 2, index 9); demo-1 is unreachable; "; got != want {
+	s := &observed.State{
+		Cluster: &v1alpha1.ApiServerCluster{}, Pods: []corev1.Pod{refusing("demo-2")},
+		Survivors: []etcd.Survivor{{Name: "demo-0", Reachable: true, Revision: 7, Term: 2, Index: 9}, {Name: "demo-1"}, {Name: "demo-2"}},
+	}
+	want := "demo-0 has revision 7 (raft term 2, index 9); demo-1 is unreachable; demo-2 does not start, because its volume does " +
+		"not have its data; "
+	if got := survivors(s); got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := known(s); got != "" {
+		t.Errorf("without acknowledged revisions: %q", got)
+	}
+	s.Acknowledged = map[uint64]etcd.Acknowledged{3: {Revision: 9}}
+	if got := known(s); !strings.Contains(got, "would lose revisions 8 to 9") {
+		t.Errorf("got %q, want the revisions that a recovery loses", got)
+	}
+}
+
+// refusing returns a pod whose member refuses the data in its volume.
+func refusing(name string) corev1.Pod {
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+			Name:                 desired.ServerContainer,
+			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: desired.LostDataExitCode}},
+		}}},
 	}
 }

@@ -82,6 +82,12 @@ type RecoveryStatus struct {
 	// +optional
 	Revision int64 `json:"revision,omitempty"`
 
+	// AcknowledgedRevision is the newest resourceVersion that a member is known to have reached before the recovery. If it is
+	// higher than revision, the changes between the two are lost. Example: 12400.
+	//
+	// +optional
+	AcknowledgedRevision int64 `json:"acknowledgedRevision,omitempty"`
+
 	// Survivors are the members that were reachable before the recovery, and their newest revisions.
 	// Example: ["demo-2: revision 12345"].
 	//

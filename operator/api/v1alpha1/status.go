@@ -144,11 +144,38 @@ type MemberStatus struct {
 	// +optional
 	LastDefragmentTime *metav1.Time `json:"lastDefragmentTime,omitempty"`
 
+	// Volume is the UID of the PersistentVolumeClaim on which the member has started. A claim with another UID does not have
+	// the member's data. Example: 6f1d0c0e-8a54-4d3c-9d0f-2a3b4c5d6e7f.
+	//
+	// +optional
+	Volume string `json:"volume,omitempty"`
+
+	// Acknowledged is a state that the member is known to have reached. It is updated every five minutes, and when the quorum is
+	// lost. A member whose data is older does not start.
+	//
+	// +optional
+	Acknowledged *Acknowledged `json:"acknowledged,omitempty"`
+
 	// UnhealthySince is the time at which the member was first observed unhealthy. Absent while it is healthy.
 	// Example: 2026-01-01T00:00:00Z.
 	//
 	// +optional
 	UnhealthySince *metav1.Time `json:"unhealthySince,omitempty"`
+}
+
+// Acknowledged is a state that a member of the embedded etcd has reached.
+type Acknowledged struct {
+	// Revision is the resourceVersion of the newest change that the member had applied. Example: 12345.
+	Revision int64 `json:"revision"`
+
+	// Index of the newest entry of the raft log that the member had applied. Example: 23456.
+	Index int64 `json:"index"`
+
+	// Term of raft that the member had reached. Example: 3.
+	Term int64 `json:"term"`
+
+	// Time of the observation. Example: 2026-01-01T00:00:00Z.
+	Time metav1.Time `json:"time"`
 }
 
 // Membership is the progress of etcd membership changes.
