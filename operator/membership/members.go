@@ -120,7 +120,7 @@ func (v *view) promote(m Member) Action {
 		return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "no longer needed"}
 	case v.Intent.JoinTimedOut:
 		return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "it did not catch up in time"}
-	case v.needsReplacement(m) && m.Started, m.Lost:
+	case m.Started && v.needsReplacement(m), m.Lost, m.Refuses:
 		return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "its data was lost while it joined"}
 	case !m.Started || !m.Healthy:
 		return Action{Kind: Wait, Name: m.Name, Reason: "Waiting for learner " + m.Name + " to start"}
@@ -158,9 +158,12 @@ func (v *view) replaceVoter() (Action, bool) {
 	if len(candidates) == 0 {
 		return Action{}, false
 	}
-	reason := "its volume was lost"
-	if v.hasVolume(candidates[0].Name) {
-		reason = "it has been unhealthy for too long, or the data in its volume is damaged or not its own"
+	reason := "it has been unhealthy for too long, or its data is damaged"
+	switch {
+	case candidates[0].Refuses:
+		reason = "its volume does not have the data that it has voted with"
+	case !v.hasVolume(candidates[0].Name):
+		reason = "its volume was lost"
 	}
 	return v.removeVoter(candidates[0], reason)
 }

@@ -43,7 +43,8 @@ type Member struct {
 	Healthy bool // it responds, has a leader and no alarm
 	Leader  bool
 	Applied uint64 // raft index
-	Lost    bool   // it refuses its data, or is unhealthy for too long while another member with its pod template is healthy
+	Lost    bool   // unhealthy for too long, or its data is damaged, while another member with the same pod template is healthy
+	Refuses bool   // it does not start, because its volume does not have the data that it has voted with
 
 	Database     Database
 	Defragmented time.Time // when its database was last defragmented; zero: never

@@ -28,6 +28,8 @@ var update = flag.Bool("update", false, "rewrite the results in the scripts")
 //	unbind NAME             lose the volume, but not its claim
 //	down NAME / up NAME     hang the process / let it continue
 //	stuck NAME              never let it catch up as a learner
+//	refuse NAME             empty its volume and restart it: it does not start again
+//	replaced NAME           delete its claim and create another one with the same name
 //	lost NAME               let it have been unhealthy for too long
 //	orphan NAME             add a learner that the operator does not know
 //	lead NAME               make it the leader
@@ -125,6 +127,10 @@ func (w *world) disturb(command, name string) {
 		w.stuck[name] = true
 	case "lost":
 		w.lost[name] = true
+	case "refuse":
+		w.refuses[name] = true
+	case "replaced":
+		w.claims[name].Replaced = true
 	case "orphan":
 		w.nextID++
 		w.members = append(w.members, Member{ID: w.nextID, Name: name, Learner: true})

@@ -76,7 +76,7 @@ func (v *view) mountable(name string) bool {
 }
 
 // needsReplacement reports whether a voter cannot recover with its data.
-func (v *view) needsReplacement(m Member) bool { return m.Lost || !v.hasVolume(m.Name) }
+func (v *view) needsReplacement(m Member) bool { return m.Lost || m.Refuses || !v.hasVolume(m.Name) }
 
 // healthyWithout returns the number of healthy voters other than name.
 func (v *view) healthyWithout(name string) int {

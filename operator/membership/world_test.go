@@ -29,6 +29,7 @@ type world struct {
 	stuck        map[string]bool // members that never catch up as learners
 	down         map[string]bool // members whose pods never become ready
 	lost         map[string]bool
+	refuses      map[string]bool   // members whose volumes do not have their data
 	everUsed     map[string]bool   // names that have been members
 	dataOf       map[string]uint64 // claim name to ID of the member that wrote the data
 	revisionOf   map[string]int64
@@ -66,7 +67,7 @@ const (
 
 func newWorld(t *testing.T) *world {
 	return &world{t: t, pods: map[string]*worldPod{}, claims: map[string]*Claim{}, stuck: map[string]bool{},
-		down: map[string]bool{}, lost: map[string]bool{}, everUsed: map[string]bool{}, dataOf: map[string]uint64{}, revisionOf: map[string]int64{},
+		down: map[string]bool{}, lost: map[string]bool{}, refuses: map[string]bool{}, everUsed: map[string]bool{}, dataOf: map[string]uint64{}, revisionOf: map[string]int64{},
 		nextID: 100, revisions: 1000, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), databases: map[string]Database{},
 		defragmented: map[string]time.Time{}, defragging: map[string]int{}, full: map[string]bool{}}
 }
@@ -90,7 +91,7 @@ func (w *world) observe() snapshot {
 	s.Intent.JoinTimedOut = w.intent.JoiningMember != "" && w.joining > joinTimeout
 	if s.HasQuorum {
 		for _, m := range w.members {
-			m.Healthy, m.Lost = w.healthy(m), w.lost[m.Name]
+			m.Healthy, m.Lost, m.Refuses = w.healthy(m), w.lost[m.Name], w.refuses[m.Name]
 			m.Database, m.Defragmented = w.databases[m.Name], w.defragmented[m.Name]
 			if m.Learner && !w.stuck[m.Name] && m.Healthy {
 				m.Applied = w.revisions
@@ -148,7 +149,7 @@ func (w *world) mustServe(a Action) {
 // healthy reports whether a member's process responds.
 func (w *world) healthy(m Member) bool {
 	p, ok := w.pods[m.Name]
-	return ok && m.Started && p.age > 0 && !p.Failed && !p.Terminating && !w.down[m.Name]
+	return ok && m.Started && p.age > 0 && !p.Failed && !p.Terminating && !w.down[m.Name] && !w.refuses[m.Name]
 }
 
 func (w *world) hasQuorum() bool {
@@ -272,6 +273,9 @@ func (w *world) restoreQuorum(a Action) {
 	w.recovery.Stage, w.restoring = RecoveryRestoring, true
 	w.intent = Intent{InitialMembers: a.Names, NextOrdinal: max(w.intent.NextOrdinal, Ordinal("demo", a.Name)+1)}
 	w.members, w.bootstrapped = nil, false
+	for _, claim := range w.claims {
+		claim.Replaced = false // the status no longer has volumes
+	}
 }
 
 // survivors returns the members whose processes respond, with the revisions of the script.
@@ -351,7 +355,7 @@ func (w *world) tick() {
 			// A member with the data of another member fails at startup.
 			m.Started = m.Started || w.claims[name] != nil && w.dataOf[name] == m.ID
 		}
-		p.Ready = !p.Failed && !w.down[name] && (!p.Member || m != nil && !m.Learner && w.healthy(*m))
+		p.Ready = !p.Failed && !w.down[name] && !w.refuses[name] && (!p.Member || m != nil && !m.Learner && w.healthy(*m))
 	}
 	w.bootstrap()
 	w.elect()

@@ -179,17 +179,19 @@ func (s *State) QuorumLost(now time.Time) bool {
 	return c.Status == metav1.ConditionUnknown && c.Reason != v1alpha1.ReasonNotObserved && now.Sub(c.LastTransitionTime.Time) >= QuorumLossTimeout
 }
 
-// MemberLost reports whether a member has to be replaced: because it refuses to start with the data in its volume, or because
-// it has been unhealthy for too long, or its data is damaged, while another member with the same pod template is healthy.
-// Without a healthy one, the template may be the cause, and a new member would fail in the same way.
+// MemberRefuses reports whether a member does not start because its volume does not have the data that it has voted with. No
+// change of the pod template returns the data.
+func (s *State) MemberRefuses(m etcd.Member) bool {
+	pod := s.Pod(m.Name)
+	return !m.Healthy && pod != nil && Refuses(pod)
+}
+
+// MemberLost reports whether a member has been unhealthy for too long, or cannot start because its data is damaged, while
+// another member with the same pod template is healthy. Without a healthy one, the template may be the cause, and a new
+// member would fail in the same way.
 func (s *State) MemberLost(m etcd.Member, now time.Time) bool {
 	since, pod := s.UnhealthySince(m.Name), s.Pod(m.Name)
-	switch {
-	case m.Healthy || pod == nil:
-		return false
-	case Refuses(pod): // no pod template returns the data to the volume
-		return true
-	case m.Learner && !Damaged(pod): // it has a timeout of its own
+	if m.Healthy || pod == nil || m.Learner && !Damaged(pod) { // learners have a timeout of their own
 		return false
 	}
 	if !Damaged(pod) && (since == nil || now.Sub(since.Time) <= s.Cluster.ReplaceUnhealthyAfter()) {

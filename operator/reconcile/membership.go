@@ -65,7 +65,7 @@ func observation(s *observed.State, c desired.Configuration, restart map[string]
 	for _, m := range s.Members {
 		o.Members = append(o.Members, membership.Member{
 			ID: m.ID, Name: m.Name, Learner: m.Learner, Started: m.Started, Healthy: m.Healthy, Leader: m.Leader,
-			Applied: m.Applied, Lost: s.MemberLost(m, now), Defragmented: lastDefragment(s.Cluster, m.Name),
+			Applied: m.Applied, Lost: s.MemberLost(m, now), Refuses: s.MemberRefuses(m), Defragmented: lastDefragment(s.Cluster, m.Name),
 			Database: membership.Database{Size: m.DBSize, InUse: m.InUse, Quota: m.Quota, NoSpace: m.NoSpace},
 		})
 		if !m.Learner {
