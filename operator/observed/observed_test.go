@@ -129,6 +129,32 @@ func TestQuorumLost(t *testing.T) {
 	}
 }
 
+// TestInitialMembersRefuse: an etcd that was not bootstrapped, as far as the status says, has lost its quorum if its initial
+// members refuse their data, for example because all objects and volumes were restored without the status.
+func TestInitialMembersRefuse(t *testing.T) {
+	for refusing, want := range []bool{false, false, true, true} {
+		cluster := demo()
+		cluster.Status.Membership = &v1alpha1.Membership{InitialMembers: []string{"demo-0", "demo-1", "demo-2"}}
+		s := &State{Cluster: cluster, EtcdErr: etcd.ErrUnreachable}
+		for i, name := range cluster.Status.Membership.InitialMembers {
+			pod := memberPod(name, "")
+			if i < refusing {
+				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+					Name:  desired.ServerContainer,
+					State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: desired.LostDataExitCode}},
+				}}
+			}
+			s.Pods = append(s.Pods, pod)
+			if got := s.MemberRefuses(etcd.Member{Name: name}); got != (i < refusing) {
+				t.Errorf("MemberRefuses(%s): %v with %d refusing", name, got, refusing)
+			}
+		}
+		if got := s.QuorumLost(now); got != want {
+			t.Errorf("%d of 3 refuse: QuorumLost() %v, want %v", refusing, got, want)
+		}
+	}
+}
+
 func TestMemberLost(t *testing.T) {
 	lost := etcd.Member{Name: "demo-0"}
 	for name, c := range map[string]struct {
