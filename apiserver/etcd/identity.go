@@ -20,7 +20,7 @@ type identity struct {
 	Name string `json:"name"`
 	// Volume is MemberRecord.Volume of the first start that had one.
 	Volume string `json:"volume,omitempty"`
-	// Incarnation is a random name of the data. A data directory that is made anew gets another one.
+	// Incarnation is a random name of the data. A new data directory gets another one.
 	Incarnation string `json:"incarnation"`
 	// Started is set once etcd has created its files, before the member serves a request. From then on, the data
 	// directory must have a write-ahead log.

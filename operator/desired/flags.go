@@ -31,14 +31,17 @@ type InitialCluster struct {
 	PeerURLs map[string]string // by member name
 }
 
+// MemberRecord is what is known about the data of a member outside its volume.
+type MemberRecord = config.MemberRecord
+
 // Replica describes the pod of one replica.
 type Replica struct {
 	Name           string
 	Member         bool
-	InitialCluster InitialCluster      // of a member
-	Record         config.MemberRecord // of a member, without the directory
-	Endpoints      []string            // of a server: client URLs of the embedded members
-	AuthorityHash  string              // of the authorities that etcd reads only at its start; empty with an external etcd
+	InitialCluster InitialCluster // of a member
+	Record         MemberRecord   // of a member, without the directory
+	Endpoints      []string       // of a server: client URLs of the embedded members
+	AuthorityHash  string         // of the authorities that etcd reads only at its start; empty with an external etcd
 	Configuration  Configuration
 }
 

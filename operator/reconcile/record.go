@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"quorate.dev/apiserver/config"
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
@@ -43,8 +42,8 @@ func replacedClaim(cluster *v1alpha1.ApiServerCluster, claim *corev1.PersistentV
 
 // memberRecord returns what is known about the data of a member, for its next pod. Data that a restore or a recovery has
 // prepared has a new member ID and a new log.
-func memberRecord(s *observed.State, name string) config.MemberRecord {
-	var record config.MemberRecord
+func memberRecord(s *observed.State, name string) desired.MemberRecord {
+	var record desired.MemberRecord
 	claim := s.Claim(name)
 	if claim == nil {
 		return record

@@ -7,14 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"quorate.dev/apiserver/config"
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/observed"
 )
 
-// TestMemberRecord checks what the next pod of a member is told about its data.
+// TestMemberRecord checks the record that the next pod of a member gets.
 func TestMemberRecord(t *testing.T) {
 	annotated := map[string]string{desired.MemberIDAnnotation: "7"}
 	stored := &v1alpha1.MemberStatus{
@@ -28,21 +27,21 @@ func TestMemberRecord(t *testing.T) {
 		members      []etcd.Member
 		acknowledged map[uint64]etcd.Acknowledged
 		restore      bool
-		want         config.MemberRecord
+		want         desired.MemberRecord
 	}{
-		"initial member":                   {want: config.MemberRecord{Volume: "u1"}},
-		"initial member that has started":  {annotations: annotated, want: config.MemberRecord{Volume: "u1", Started: true, MemberID: 7}},
-		"restored data":                    {annotations: annotated, restore: true, want: config.MemberRecord{Volume: "u1", Started: true}},
-		"learner that has not started":     {membership: bootstrapped, members: []etcd.Member{{Name: "demo-0", ID: 7, Learner: true}}, want: config.MemberRecord{Volume: "u1"}},
-		"voter":                            {membership: bootstrapped, members: []etcd.Member{{Name: "demo-0", ID: 7, Started: true}}, want: config.MemberRecord{Volume: "u1", Started: true, MemberID: 7}},
-		"member of an etcd without quorum": {membership: bootstrapped, status: stored, want: config.MemberRecord{Volume: "u1", Started: true, MemberID: 7, Index: 10, Term: 2}},
+		"initial member":                   {want: desired.MemberRecord{Volume: "u1"}},
+		"initial member that has started":  {annotations: annotated, want: desired.MemberRecord{Volume: "u1", Started: true, MemberID: 7}},
+		"restored data":                    {annotations: annotated, restore: true, want: desired.MemberRecord{Volume: "u1", Started: true}},
+		"learner that has not started":     {membership: bootstrapped, members: []etcd.Member{{Name: "demo-0", ID: 7, Learner: true}}, want: desired.MemberRecord{Volume: "u1"}},
+		"voter":                            {membership: bootstrapped, members: []etcd.Member{{Name: "demo-0", ID: 7, Started: true}}, want: desired.MemberRecord{Volume: "u1", Started: true, MemberID: 7}},
+		"member of an etcd without quorum": {membership: bootstrapped, status: stored, want: desired.MemberRecord{Volume: "u1", Started: true, MemberID: 7, Index: 10, Term: 2}},
 		"newer observation": {
 			membership: bootstrapped, status: stored, acknowledged: map[uint64]etcd.Acknowledged{7: {Index: 20, Term: 3}},
-			want: config.MemberRecord{Volume: "u1", Started: true, MemberID: 7, Index: 20, Term: 3},
+			want: desired.MemberRecord{Volume: "u1", Started: true, MemberID: 7, Index: 20, Term: 3},
 		},
 		"status of a former member with the name": {
 			membership: bootstrapped, status: stored, members: []etcd.Member{{Name: "demo-0", ID: 8, Started: true}},
-			want: config.MemberRecord{Volume: "u1", Started: true, MemberID: 8},
+			want: desired.MemberRecord{Volume: "u1", Started: true, MemberID: 8},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
