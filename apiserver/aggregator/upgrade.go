@@ -30,7 +30,7 @@ func newUpgrade(ctx context.Context, w http.ResponseWriter) *upgrade {
 // transport returns a transport with the settings of base for the connection of the upgrade.
 func (u *upgrade) transport(base *http.Transport) *http.Transport {
 	return &http.Transport{
-		TLSClientConfig: base.TLSClientConfig, Proxy: base.Proxy,
+		TLSClientConfig: base.TLSClientConfig.Clone(), Proxy: base.Proxy,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := base.DialContext(ctx, network, address)
 			if err != nil {

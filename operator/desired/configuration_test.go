@@ -159,8 +159,17 @@ func TestPatches(t *testing.T) {
 		`{"metadata": {"labels": {"app.kubernetes.io/managed-by": "x"}}}`:                                         "managed-by",
 		`{"metadata": {"name": "x"}}`:                                                                             "metadata.name",
 		`{"status": {}}`:                                                                                          "status cannot be patched",
-		`{"spec": {"unknown": 1}}`:                                                                                `unknown field "unknown"`,
-		`[]`:                                                                                                      "cannot unmarshal",
+		`{"spec": {"unknown": 1}}`:                                                                                `unknown field "spec.unknown"`,
+		`{"spec": {"HostNetwork": true}}`:                                                                         `unknown field "spec.HostNetwork"`,
+		`{"spec": {"NodeName": "x"}}`:                                                                             `unknown field "spec.NodeName"`,
+		`{"spec": {"Volumes": [{"name": "data", "emptyDir": {}}]}}`:                                               `unknown field "spec.Volumes"`,
+		`{"spec": {"Containers": [{"name": "apiserver", "image": "x"}]}}`:                                         `unknown field "spec.Containers"`,
+		`{"spec": {"containers": [{"name": "apiserver", "Image": "x"}]}}`:                                         "spec.containers[apiserver].Image",
+		`{"Spec": {"hostNetwork": true}}`:                                                                         "Spec cannot be patched",
+		`{"spec": {"dnsPolicy": "None", "dnsPolicy": "Default"}}`:                                                 `duplicate field "spec.dnsPolicy"`,
+		`{"spec": {"volumes": [{"name": "member-record", "emptyDir": {}}]}}`:                                      "spec.volumes[member-record]",
+		`{"spec": {"containers": [{"name": "apiserver", "volumeMounts": [{"name": "x", "mountPath": "/var"}]}]}}`: "volumeMounts[/var]",
+		`[]`: "cannot unmarshal",
 	} {
 		err := Validate(demo(func(s *v1alpha1.ApiServerClusterSpec) { s.Patches.Pod = &runtime.RawExtension{Raw: []byte(patch)} }), nil)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -2,10 +2,14 @@ package desired
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/apiserver/config"
 )
@@ -44,6 +48,45 @@ func FuzzExtraArgs(f *testing.F) {
 					t.Errorf("%q=%q set --%s to %s; the operator's is %s", name, value, flag.Name, flag.Value, want.Value)
 				}
 			})
+		}
+	})
+}
+
+// FuzzPatch applies a patch of the pod. If the operator accepts the patch, the pod has all fields of the operator unchanged.
+func FuzzPatch(f *testing.F) {
+	for _, patch := range []string{
+		`{"spec": {"hostNetwork": true}}`, `{"spec": {"HostNetwork": true}}`, `{"Spec": {"nodeName": "x"}}`,
+		`{"spec": {"containers": [{"name": "apiserver", "image": "x"}]}}`, `{"spec": {"containers": [{"name": "other", "image": "x"}]}}`,
+		`{"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}}`, `{"spec": {"volumes": [{"name": "d", "emptyDir": {}}]}}`,
+		`{"spec": {"containers": [{"name": "apiserver", "volumeMounts": [{"name": "data", "mountPath": "/var"}]}]}}`,
+		`{"metadata": {"labels": {"a": "b", "quorate.dev/role": "c"}}}`, `{"spec": {"containers": [{"name": "apiserver", "env": [{"name": "A"}]}]}}`,
+		`{"spec": {"$retainKeys": ["containers"]}}`, `{"spec": {"initContainers": [{"name": "apiserver"}]}}`, `[]`, `null`, `{"spec": null}`,
+	} {
+		f.Add(patch)
+	}
+	cluster := demo(nil)
+	replica := exampleReplicas(cluster)[0]
+	before, err := Pod(cluster, "quorate:1", replica, "")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, patch string) {
+		after, err := patched(before.DeepCopy(), &runtime.RawExtension{Raw: []byte(patch)})
+		if err != nil {
+			return
+		}
+		server := after.Spec.Containers[0]
+		if server.Name != ServerContainer || server.Image != "quorate:1" || !slices.Equal(server.Args, before.Spec.Containers[0].Args) {
+			t.Errorf("%s changed the API server's container to %+v", patch, server)
+		}
+		if after.Spec.HostNetwork || after.Spec.NodeName != "" || after.Name != before.Name || after.Spec.Hostname != before.Spec.Hostname ||
+			!reflect.DeepEqual(after.Spec.SecurityContext, before.Spec.SecurityContext) {
+			t.Errorf("%s changed the pod to %+v", patch, after)
+		}
+		for _, volume := range before.Spec.Volumes {
+			if !slices.ContainsFunc(after.Spec.Volumes, func(v corev1.Volume) bool { return reflect.DeepEqual(v, volume) }) {
+				t.Errorf("%s changed volume %s", patch, volume.Name)
+			}
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package desired
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -61,10 +60,11 @@ func patched(pod *corev1.Pod, patch *runtime.RawExtension) (*corev1.Pod, error) 
 	if err != nil {
 		return nil, fmt.Errorf("spec.patches.pod: %w", err)
 	}
-	result := &corev1.Pod{}
-	decoder := json.NewDecoder(bytes.NewReader(after))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(result); err != nil {
+	result, err := decodePod(after)
+	if err != nil {
+		return nil, fmt.Errorf("spec.patches.pod: %w", err)
+	}
+	if err := checkProtected(pod, result); err != nil {
 		return nil, fmt.Errorf("spec.patches.pod: %w", err)
 	}
 	// The patch merge puts its own containers first.
@@ -103,7 +103,11 @@ func checkPatch(raw []byte) error {
 			errs = append(errs, checkSpec(content)...)
 		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	_, err := decodePod(raw)
+	return err
 }
 
 // checkDirectives rejects directives and deletions by null, which could remove fields that the operator depends on.

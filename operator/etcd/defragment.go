@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/status"
+
+	"quorate.dev/operator/parallel"
 )
 
 const (
@@ -26,7 +28,13 @@ type Defragmentation struct {
 // process. It has its own connection, so that neither Drop nor a client with other members interrupts it.
 func (p *Pool) Defragment(cluster string, member Endpoint, id uint64, port string, credentials Credentials) {
 	if started := p.startDefragmentation(cluster, member.Name); started != nil {
-		go func() { p.finishDefragmentation(cluster, started, defragment(member, id, port, credentials)) }()
+		go func() {
+			var err error
+			if caught := parallel.Catch(func() { err = defragment(member, id, port, credentials) }); caught != nil {
+				err = caught
+			}
+			p.finishDefragmentation(cluster, started, err)
+		}()
 	}
 }
 

@@ -7,10 +7,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"quorate.dev/operator/parallel"
 )
 
 // Member is an entry of the member list with the status that the member reports.
@@ -46,14 +47,12 @@ func (c *Client) Members(ctx context.Context) ([]Member, error) {
 	}
 	c.leader = nil
 	members := make([]Member, len(entries))
-	var group sync.WaitGroup
-	for i, entry := range entries {
-		members[i] = memberOf(entry)
+	parallel.Each(len(entries), func(i int) {
+		members[i] = memberOf(entries[i])
 		if client := c.clientOf(members[i].Name); client != nil {
-			group.Go(func() { members[i].readStatus(ctx, client) })
+			members[i].readStatus(ctx, client)
 		}
-	}
-	group.Wait()
+	})
 	for _, m := range members {
 		if m.Leader {
 			c.leader = c.clientOf(m.Name)
@@ -83,8 +82,11 @@ func (c *Client) list(ctx context.Context) ([]*etcdserverpb.Member, error) {
 	results := make(chan result, len(c.endpoints))
 	for i, e := range c.endpoints {
 		go func() {
-			response, err := e.client.MemberList(ctx)
-			results <- result{i, response, err}
+			r := result{endpoint: i}
+			if p := parallel.Catch(func() { r.response, r.err = e.client.MemberList(ctx) }); p != nil {
+				r.err = p
+			}
+			results <- r
 		}()
 	}
 	errs := make([]error, len(c.endpoints)) // in the order of the endpoints, because they become part of a status message
@@ -135,14 +137,12 @@ func (c *Client) Survivors(ctx context.Context, names []string) []Survivor {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	survivors := make([]Survivor, len(names))
-	var group sync.WaitGroup
-	for i, name := range names {
-		survivors[i].Name = name
-		if client := c.clientOf(name); client != nil {
-			group.Go(func() { survivors[i].read(ctx, client) })
+	parallel.Each(len(names), func(i int) {
+		survivors[i].Name = names[i]
+		if client := c.clientOf(names[i]); client != nil {
+			survivors[i].read(ctx, client)
 		}
-	}
-	group.Wait()
+	})
 	return survivors
 }
 

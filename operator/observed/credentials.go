@@ -14,11 +14,11 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/parallel"
 )
 
 // Probe reads which credentials the running replicas use. In TLS handshakes, servers present their certificate and
@@ -42,11 +42,7 @@ type Credentials struct {
 // Credentials probes all pods. The result is in the order of s.Pods.
 func (s *State) Credentials(ctx context.Context, probe Probe) []Credentials {
 	all := make([]Credentials, len(s.Pods))
-	var running sync.WaitGroup
-	for i := range s.Pods {
-		running.Go(func() { all[i] = probe.credentials(ctx, &s.Pods[i]) })
-	}
-	running.Wait()
+	parallel.Each(len(s.Pods), func(i int) { all[i] = probe.credentials(ctx, &s.Pods[i]) })
 	return all
 }
 

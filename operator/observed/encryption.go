@@ -8,11 +8,11 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/parallel"
 )
 
 // Encryption is the EncryptionConfiguration that a replica uses.
@@ -32,11 +32,7 @@ func EncryptionHash(content []byte) string {
 // Encryptions reads the configuration of all pods from their metrics. The result is in the order of s.Pods.
 func (s *State) Encryptions(ctx context.Context, probe Probe) []Encryption {
 	all := make([]Encryption, len(s.Pods))
-	var running sync.WaitGroup
-	for i := range s.Pods {
-		running.Go(func() { all[i] = probe.encryption(ctx, &s.Pods[i]) })
-	}
-	running.Wait()
+	parallel.Each(len(s.Pods), func(i int) { all[i] = probe.encryption(ctx, &s.Pods[i]) })
 	return all
 }
 
@@ -48,7 +44,8 @@ func (p Probe) encryption(ctx context.Context, pod *corev1.Pod) (e Encryption) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	transport := &http.Transport{TLSClientConfig: p.Serving, ForceAttemptHTTP2: true}
+	// A transport writes to its configuration on its first request, so transports must not share one.
+	transport := &http.Transport{TLSClientConfig: p.Serving.Clone(), ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	url := "https://" + address(pod, desired.SecurePort) + "/metrics"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -1,9 +1,56 @@
 package observed
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
+
+	"quorate.dev/operator/desired"
 )
+
+// TestProbesShareTheirConfiguration probes several replicas at the same time with one Probe, repeatedly. The race detector
+// finds transports that write to a shared TLS configuration.
+func TestProbesShareTheirConfiguration(t *testing.T) {
+	s, probe := &State{Cluster: demo()}, Probe{}
+	for i := range 4 {
+		address := fmt.Sprintf("127.87.%d.1", i)
+		listener, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(desired.SecurePort)))
+		if err != nil {
+			t.Skip("the loopback addresses cannot be used: ", err)
+		}
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, lastEncryptionConfig+`hash="sha256:a"} 1`)
+		}))
+		server.Listener, server.EnableHTTP2 = listener, true
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		roots := x509.NewCertPool()
+		roots.AddCert(server.Certificate())
+		probe.Serving = &tls.Config{RootCAs: roots, ServerName: "example.com", MinVersion: tls.VersionTLS12,
+			Certificates: []tls.Certificate{{}}}
+		pod := memberPod(fmt.Sprint("demo-", i), "")
+		pod.Status.PodIP = address
+		s.Pods = append(s.Pods, pod)
+	}
+	for range 20 {
+		for i, e := range s.Encryptions(t.Context(), probe) {
+			if e.Err != nil || e.Hash != "sha256:a" {
+				t.Fatalf("replica %d: %+v", i, e)
+			}
+		}
+		for i, c := range s.Credentials(t.Context(), probe) {
+			if c.Err != nil || c.Serving == "" {
+				t.Fatalf("replica %d: %+v", i, c)
+			}
+		}
+	}
+}
 
 func TestParseEncryption(t *testing.T) {
 	for metrics, want := range map[string]string{

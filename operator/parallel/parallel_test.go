@@ -1,0 +1,39 @@
+package parallel
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// TestPanicMovesToTheCaller: all calls return, and the caller can recover the panic.
+func TestPanicMovesToTheCaller(t *testing.T) {
+	var calls atomic.Int32
+	caught := Catch(func() {
+		Each(8, func(i int) {
+			calls.Add(1)
+			if i == 3 {
+				panic(errors.New("index 3"))
+			}
+		})
+	})
+	if caught == nil || calls.Load() != 8 {
+		t.Fatalf("caught %v after %d calls", caught, calls.Load())
+	}
+	inner, ok := caught.Value.(*Panic)
+	if !ok || !strings.Contains(inner.Error(), "index 3") || !strings.Contains(inner.Error(), "parallel_test.go") {
+		t.Errorf("the panic %v does not have the value and the stack of its origin", caught.Value)
+	}
+}
+
+func TestEach(t *testing.T) {
+	done := make([]bool, 5)
+	Each(len(done), func(i int) { done[i] = true })
+	for i, did := range done {
+		if !did {
+			t.Errorf("call %d was left out", i)
+		}
+	}
+	Each(0, func(int) { t.Error("called") })
+}
