@@ -26,7 +26,7 @@ func Validate(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolu
 	_, pauseErr := cluster.PausedUntil()
 	_, windowsErr := Windows(cluster)
 	errs = append(errs, pauseErr, windowsErr, validateEtcd(cluster), validateRestore(cluster), validateStorage(cluster, claims),
-		validateAggregation(cluster), validateExtension(cluster), validateCompanions(cluster))
+		validateAggregation(cluster), validateExtension(cluster), validateCompanions(cluster), validateEncryption(cluster))
 	if err := errors.Join(errs...); err != nil {
 		return errors.Join(err, setExtra(config.Default(), cluster.Spec.ExtraArgs))
 	}

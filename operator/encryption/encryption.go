@@ -237,6 +237,11 @@ func (s *Scheme) covers(entry string) bool {
 		entry != "*.*" && slices.Contains(s.Resources, "*."+group)
 }
 
+// Uncovered returns the entries of the scheme's resources that another scheme does not encrypt.
+func (s Scheme) Uncovered(other Scheme) []string {
+	return slices.DeleteFunc(slices.Clone(s.Resources), other.covers)
+}
+
 // Configuration returns the EncryptionConfiguration, or nil if none is needed.
 func (s State) Configuration() ([]byte, error) {
 	if !s.Active() {

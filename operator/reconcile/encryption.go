@@ -50,7 +50,7 @@ func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 		}
 		return err
 	}
-	wanted := desired.EncryptionScheme(p.cluster)
+	wanted := p.wantedEncryption()
 	starting := p.isNew() && !p.cluster.Restoring() // a restored cluster starts with the keys of the former one
 	if !found && encryptionOf(p.cluster) == nil && (!starting || len(wanted.Resources) == 0) {
 		return nil
@@ -79,6 +79,16 @@ func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 	p.encryption, p.configuration.Sockets = state, desired.Sockets(state)
 	p.configuration.Encryption, err = state.Configuration()
 	return err
+}
+
+// wantedEncryption returns the scheme of the spec. If the spec no longer encrypts a resource, and the user has not confirmed
+// that its objects are decrypted, it is the scheme in use, and the status says why.
+func (p *pass) wantedEncryption() encryption.Scheme {
+	p.input.Undecryptable = desired.Undecryptable(p.cluster, p.encryption.Current)
+	if len(p.input.Undecryptable) > 0 {
+		return p.encryption.Current
+	}
+	return desired.EncryptionScheme(p.cluster)
 }
 
 // lostEncryption returns what is wrong with the Secret of the encryption keys if stored objects cannot be read without keys
@@ -122,7 +132,7 @@ func (r *Reconciler) hasEncryption(ctx context.Context, p *pass) (bool, error) {
 
 // encryptionDue returns why the encryption configuration has to be replaced, or "".
 func (p *pass) encryptionDue() string {
-	if !p.encryption.Current.Same(desired.EncryptionScheme(p.cluster)) {
+	if !p.encryption.Current.Same(p.wantedEncryption()) {
 		return "spec.encryption has changed"
 	}
 	return p.encryptionKeyDue()

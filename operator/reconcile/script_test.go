@@ -275,6 +275,8 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			object.Spec.Authentication = &v1alpha1.ConfigurationFiles{ConfigMapRef: &corev1.LocalObjectReference{Name: value}}
 		case field == "resources": // encrypted ones, RESOURCE,...
 			object.Spec.Encryption = &v1alpha1.Encryption{Resources: strings.Split(value, ",")}
+		case field == "encryption" && value == "none":
+			object.Spec.Encryption = nil
 		case field == "encryption":
 			object.Spec.Encryption = &v1alpha1.Encryption{Provider: v1alpha1.EncryptionProvider(value)}
 		case field == "serving":

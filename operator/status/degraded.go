@@ -35,6 +35,12 @@ func degraded(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonInvalidConfiguration,
 			"The last valid files stay in use: %s", oneLine(in.ConfigurationErr))
 	}
+	if len(in.Undecryptable) > 0 {
+		resources := strings.Join(in.Undecryptable, ",")
+		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonDecryptionNotConfirmed,
+			"spec.encryption does not list %s any more; the encryption is unchanged. To decrypt the stored objects, set the annotation %s=%s",
+			resources, v1alpha1.DecryptAnnotation, resources)
+	}
 	if in.VolumeErr != nil {
 		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonVolumeExpansionFailed, "%s", oneLine(in.VolumeErr))
 	}

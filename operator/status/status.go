@@ -50,11 +50,13 @@ type Input struct {
 	Companions         *[]v1alpha1.CompanionStatus  // nil: unknown, keep the status
 	// ConfigurationErr is why the files of the configuration cannot be used. The last valid ones are in use.
 	ConfigurationErr error
-	Schedules        []Schedule // of backups
-	VolumeErr        error      // why volumes cannot be expanded
-	Version          string
-	Endpoint         string
-	Now              time.Time
+	// Undecryptable are resources that were removed from spec.encryption without a confirmation. They stay encrypted.
+	Undecryptable []string
+	Schedules     []Schedule // of backups
+	VolumeErr     error      // why volumes cannot be expanded
+	Version       string
+	Endpoint      string
+	Now           time.Time
 }
 
 // checks compute one condition each.

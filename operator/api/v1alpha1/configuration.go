@@ -76,6 +76,10 @@ const (
 	KMSv2     EncryptionProvider = "kms"
 )
 
+// DecryptAnnotation confirms that stored objects are decrypted: the resources that are removed from
+// spec.encryption.resources, separated by commas. Without the annotation, they stay encrypted.
+const DecryptAnnotation = "quorate.dev/decrypt"
+
 // Encryption configures the encryption of objects in etcd. It can be enabled, changed and disabled on a running cluster.
 // Each change has three stages: all API servers can read with the new key; they write with it, and the operator rewrites
 // the stored objects; the old key is dropped.
@@ -83,7 +87,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="(self.?provider.orValue('secretbox') == 'kms') == has(self.kms)",message="provider kms requires kms, and other providers exclude it"
 type Encryption struct {
 	// Resources that are encrypted: names with their group, including custom resources, or wildcards as in EncryptionConfiguration.
-	// As with kube-apiserver, names that no API server serves are accepted, because they may be served later; check their spelling.
+	// Names in built-in groups must exist. To remove a resource, or all of encryption, also name it in the annotation
+	// quorate.dev/decrypt: its stored objects are decrypted.
 	// Default: ["secrets"]. Example: ["secrets", "configmaps", "widgets.example.com"].
 	//
 	// +optional
@@ -92,6 +97,7 @@ type Encryption struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.all(r, r.contains('.') || r in ['bindings', 'componentstatuses', 'configmaps', 'endpoints', 'events', 'limitranges', 'namespaces', 'nodes', 'persistentvolumeclaims', 'persistentvolumes', 'pods', 'podtemplates', 'replicationcontrollers', 'resourcequotas', 'secrets', 'serviceaccounts', 'services'])",message="names without a group must be resources of the core API, such as secrets; custom resources need their group"
 	Resources []string `json:"resources,omitempty"`
 
 	// Provider is the algorithm. The operator creates the keys of secretbox and aescbc, in the Secret

@@ -175,6 +175,14 @@ const (
 	// Of: Degraded=True.
 	ReasonInvalidConfiguration = "InvalidConfiguration"
 
+	// ReasonDecryptionNotConfirmed: Resources were removed from spec.encryption, but their objects stay encrypted, because the
+	// annotation quorate.dev/decrypt does not name them.
+	//
+	// Do: Add the resources to spec.encryption.resources again, or name them in the annotation.
+	//
+	// Of: Degraded=True.
+	ReasonDecryptionNotConfirmed = "DecryptionNotConfirmed"
+
 	// ReasonVolumeExpansionFailed: The volumes cannot be expanded to spec.storage.size.
 	//
 	// Do: Use a StorageClass that allows expansion, or set the previous size.
