@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,10 +75,12 @@ func newBodies(next http.Handler, options Options) *bodies {
 func (f *bodies) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
 	if !f.reads(record, r) {
-		if r.ProtoMajor == 1 && r.ContentLength != 0 && r.ContentLength <= awaitedBody && !record.LongRunning {
-			_ = http.NewResponseController(w).EnableFullDuplex()
+		if !awaited(record, r) || http.NewResponseController(w).EnableFullDuplex() != nil {
+			f.next.ServeHTTP(w, r)
+			return
 		}
 		f.next.ServeHTTP(w, r)
+		f.discard(w, r, record)
 		return
 	}
 	u := f.begin(w, r, record)
@@ -92,6 +95,31 @@ func (f *bodies) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuseTooMany(w, "1")
 	default:
 		f.next.ServeHTTP(w, r)
+	}
+}
+
+// awaited reports whether net/http would wait for the rest of the body. It closes the connection instead if the body is
+// longer, or if the client sends it only after a 100 Continue.
+func awaited(record *request.Record, r *http.Request) bool {
+	return r.ProtoMajor == 1 && r.ContentLength != 0 && r.ContentLength <= awaitedBody && !record.LongRunning &&
+		!strings.EqualFold(r.Header.Get("Expect"), "100-continue")
+}
+
+// discard reads what the handler has left of a body, after the request has given its slot back. In full duplex,
+// net/http must find the end of the body before the handler returns; it otherwise reads the connection's next request
+// in two goroutines at once. A body that is too long, or that has been closed before its end, closes the connection.
+func (f *bodies) discard(w http.ResponseWriter, r *http.Request, record *request.Record) {
+	u := f.begin(w, r, record)
+	defer u.release()
+	_, err := io.CopyN(io.Discard, u, awaitedBody)
+	if err == nil || errors.Is(err, io.EOF) {
+		err = r.Body.Close()
+	}
+	tooSlow := u.end()
+	if tooSlow || err != nil && !errors.Is(err, http.ErrBodyReadAfterClose) {
+		// The rest must not be taken for a request.
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
 	}
 }
 
