@@ -123,23 +123,29 @@ func (c *Controller) deleteInstances(ctx context.Context, definition *internalDe
 		return terminating(apiextensions.ConditionFalse, "OverlappingBuiltInResource", message), nil
 	}
 	instances := schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Spec.Names.Plural}
-	// A stale list may lack instances, which would outlive their definition.
-	objects, err := c.Objects.List(ctx, resource.Key{GroupResource: instances, Stored: true}, resource.ReadOptions{})
-	if err != nil {
+	left, err := c.instances(ctx, instances)
+	if err == nil && len(left) > 0 {
+		if err := c.deleteAll(ctx, instances, left); err != nil {
+			err = fmt.Errorf("could not issue all deletes: %w", err)
+			return deletionFailed(err), err
+		}
+		left, err = c.instances(ctx, instances)
+	}
+	switch {
+	case err != nil:
 		err = fmt.Errorf("could not list instances: %w", err)
 		return deletionFailed(err), err
-	}
-	if len(objects) == 0 && !apiextensions.IsCRDConditionTrue(definition, apiextensions.Established) {
+	case len(left) > 0:
+		return inProgress, nil
+	case !apiextensions.IsCRDConditionTrue(definition, apiextensions.Established):
 		return terminating(apiextensions.ConditionFalse, "NeverEstablished", "resource was never established"), nil
 	}
-	if len(objects) == 0 {
-		return terminating(apiextensions.ConditionFalse, "InstanceDeletionCompleted", "removed all instances"), nil
-	}
-	if err := c.deleteAll(ctx, instances, objects); err != nil {
-		err = fmt.Errorf("could not issue all deletes: %w", err)
-		return deletionFailed(err), err
-	}
-	return inProgress, nil
+	return terminating(apiextensions.ConditionFalse, "InstanceDeletionCompleted", "removed all instances"), nil
+}
+
+// instances lists custom resources. A stale list may lack some, which would outlive their definition.
+func (c *Controller) instances(ctx context.Context, of schema.GroupResource) ([]runtime.Object, error) {
+	return c.Objects.List(ctx, resource.Key{GroupResource: of, Stored: true}, resource.ReadOptions{})
 }
 
 func (c *Controller) deleteAll(ctx context.Context, instances schema.GroupResource, objects []runtime.Object) error {
