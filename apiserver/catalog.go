@@ -42,9 +42,17 @@ func (c *catalogs) publishCustom(custom []*resource.Definition) {
 	}
 }
 
-// served returns the definitions of served groups.
+// served returns the definitions, without served versions in groups that are not served.
 func (c *catalogs) served(custom []*resource.Definition) []*resource.Definition {
-	return slices.DeleteFunc(slices.Clone(custom), func(d *resource.Definition) bool { return !c.serves(d.Group) })
+	custom = slices.Clone(custom)
+	for i, d := range custom {
+		if !c.serves(d.Group) {
+			unserved := *d
+			unserved.Versions = nil
+			custom[i] = &unserved
+		}
+	}
+	return custom
 }
 
 // isBuiltIn reports whether a resource is built-in.

@@ -259,10 +259,6 @@ func (s *Server) composeResources(chain *admission.Chain) (err error) {
 	return err
 }
 
-// settleTime is the delay between serving a custom resource and setting its condition Established. Other replicas get
-// the event at about the same time and serve the resource by then.
-const settleTime = 100 * time.Millisecond
-
 func (s *Server) composeCustom() (*crd.Controller, error) {
 	converters, err := crd.NewConverters(s.resolver, s.mode.webhookClients(maxConversion))
 	if err != nil {
@@ -271,7 +267,7 @@ func (s *Server) composeCustom() (*crd.Controller, error) {
 	return crd.NewController(crd.ControllerOptions{
 		Objects: s.registry.Client(), Follow: s.mode.follow, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
 		AwaitFollowed: s.awaitFollowed, Converters: converters,
-		EstablishDelay: settleTime, Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("crd"),
+		Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
 }
 

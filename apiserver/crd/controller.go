@@ -12,7 +12,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
@@ -40,9 +39,6 @@ type ControllerOptions struct {
 	// BuiltIn reports whether a resource is built in: deleting a CustomResourceDefinition of the same name must not
 	// delete its objects.
 	BuiltIn func(schema.GroupResource) bool
-	// EstablishDelay is the delay between publishing a definition and its Established condition, in which other
-	// replicas publish it too. Zero for a single replica.
-	EstablishDelay time.Duration
 	// Idle drops what definitions have built from their schemas when it is not used.
 	Idle *lazy.Set
 	// Converters calls conversion webhooks.
@@ -79,17 +75,19 @@ type checkedSchemas struct {
 
 // record is the controller's state of one CustomResourceDefinition.
 type record struct {
-	group      string
-	names      apiextensionsv1.CustomResourceDefinitionNames // accepted
-	upToDate   bool                                          // the stored status is up to date
-	deleting   bool
-	generation int64
-	revision   string // of the definition
-	// serve is set if the names are accepted and nothing prevents the resource from being served.
-	serve       bool
+	group       string
+	names       apiextensionsv1.CustomResourceDefinitionNames // accepted
+	accepted    bool                                          // all requested names
+	upToDate    bool                                          // the stored status is up to date
+	deleting    bool
+	generation  int64
+	revision    string // of the definition
 	terminating bool
-	definition  *resource.Definition // nil: not served
-	published   bool                 // the definition is in this replica's catalog
+	established bool
+	permission  *permission
+	// definition has served versions only if the condition Established is stored. nil: the names are not accepted, or
+	// it cannot be served.
+	definition *resource.Definition
 }
 
 // NewController returns a controller; Run runs it.
@@ -151,8 +149,8 @@ func (c *Controller) observe(key string, object runtime.Object) {
 		return
 	}
 	previous := c.record(crd.Name) // only this goroutine replaces it
-	next := c.describe(crd)
-	if next.serve && !next.keepDefinition(previous) {
+	next := describe(crd, previous)
+	if next.definable() && !next.keepDefinition(previous) {
 		next.define(c.builder, object, previous, c.Logger)
 	}
 	c.lock.Lock()
@@ -161,14 +159,15 @@ func (c *Controller) observe(key string, object runtime.Object) {
 	switch {
 	case previous == nil && next.definition == nil:
 	case previous != nil && next.definition == previous.definition:
-		next.published = previous.published
 	default:
 		c.requestPublish()
 	}
 	if previous != nil && previous.generation != next.generation {
 		next.upToDate = false
 	}
-	if !next.upToDate || next.deleting {
+	// Retries of a deletion have their own times: an event of what a retry has stored must not cause the next.
+	if beginsDeletion := next.deleting && (previous == nil || !previous.deleting || previous.permission != next.permission); beginsDeletion ||
+		!next.deleting && !next.upToDate {
 		c.queue.Add(crd.Name)
 	}
 	if previous == nil || !slices.Equal(allNames(previous.names), allNames(next.names)) {
@@ -186,7 +185,7 @@ func (c *Controller) record(name string) *record {
 // most status updates.
 func (r *record) keepDefinition(previous *record) bool {
 	if previous == nil || previous.definition == nil || previous.definition.Revision != r.revision ||
-		previous.definition.Terminating != r.terminating || !slices.Equal(allNames(previous.names), allNames(r.names)) {
+		previous.definition.Terminating != r.terminating || previous.established != r.established || !slices.Equal(allNames(previous.names), allNames(r.names)) {
 		return false
 	}
 	r.definition = previous.definition
@@ -197,34 +196,44 @@ func (r *record) keepDefinition(previous *record) bool {
 func (r *record) define(builder *Builder, object runtime.Object, previous *record, logger logr.Logger) {
 	crd, err := external(object)
 	if err == nil {
+		if !r.accepted && !r.established {
+			crd.Status.AcceptedNames = crd.Spec.Names // objects that are deleted with it may have had these names
+		}
 		r.definition, err = builder.Definition(crd)
 	}
 	if err != nil {
 		logger.Error(err, "Failed to serve a custom resource", "definition", r.revision)
 		return
 	}
+	r.definition.Permission, r.definition.Terminating = r.permission, r.terminating
+	if !r.established {
+		r.definition.Versions = nil
+	}
 	if previous != nil && previous.definition != nil && previous.definition.Revision == r.revision {
 		r.definition.Since = previous.definition.Since
 	}
 }
 
-// describe returns the record of a definition. It is served as soon as its names are accepted.
-func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *record {
+// describe returns the record of a definition.
+func describe(crd *apiextensionsv1.CustomResourceDefinition, previous *record) *record {
 	r := &record{
-		group:      crd.Spec.Group,
-		names:      crd.Status.AcceptedNames,
-		deleting:   crd.DeletionTimestamp != nil,
-		generation: crd.Generation,
-		revision:   revisionOf(crd),
-
-		terminating: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
+		group:       crd.Spec.Group,
+		names:       crd.Status.AcceptedNames,
+		accepted:    apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted),
+		deleting:    crd.DeletionTimestamp != nil,
+		terminating: crd.DeletionTimestamp != nil || apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
+		generation:  crd.Generation,
+		revision:    revisionOf(crd),
+		established: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established),
+		permission:  permissionOf(crd, previous),
 	}
-	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
-	isEstablished := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
-	r.upToDate = accepted && isEstablished && slices.Equal(allNames(crd.Spec.Names), allNames(r.names))
-	r.serve = isEstablished || accepted
+	r.upToDate = r.accepted && r.established && slices.Equal(allNames(crd.Spec.Names), allNames(r.names))
+	r.permission.observe(crd, r.established && !r.terminating)
 	return r
 }
+
+// definable reports whether objects can have been stored, or can be soon.
+func (r *record) definable() bool { return r.established || r.accepted || r.deleting }
 
 // removeRecord drops a deleted definition, which releases its names.
 func (c *Controller) removeRecord(key string) {
@@ -292,30 +301,17 @@ func (c *Controller) publishChanges(ctx context.Context) {
 	}
 }
 
-// publish publishes all definitions in the order of their names and queues those to be established.
+// publish publishes all definitions in the order of their names.
 func (c *Controller) publish() {
 	definitions, requested := c.definitions()
 	c.Publish(definitions)
 	closeOnce(c.served)
-	inForce := make(map[*resource.Definition]bool, len(definitions))
-	for _, d := range definitions {
-		inForce[d] = true
-	}
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	c.inForce = requested
 	if c.inForceChanged != nil {
 		close(c.inForceChanged)
 		c.inForceChanged = nil
-	}
-	for name, r := range c.records {
-		if r.published || !inForce[r.definition] {
-			continue
-		}
-		r.published = true
-		if !r.upToDate {
-			c.queue.AddAfter(name, c.EstablishDelay)
-		}
 	}
 }
 
@@ -336,6 +332,11 @@ func (c *Controller) Await(ctx context.Context) error {
 	if err := c.AwaitFollowed(ctx); err != nil {
 		return err
 	}
+	return c.awaitPublished(ctx)
+}
+
+// awaitPublished returns when every change that was observed before the call is published.
+func (c *Controller) awaitPublished(ctx context.Context) error {
 	c.lock.Lock()
 	requested := c.requested
 	c.lock.Unlock()
@@ -372,7 +373,7 @@ func (c *Controller) work(ctx context.Context) {
 		if shutdown {
 			return
 		}
-		if err := c.write(ctx, name); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+		if err := c.write(ctx, name); err != nil && ctx.Err() == nil {
 			c.Logger.Error(err, "Failed to reconcile a CustomResourceDefinition", "name", name)
 			c.queue.AddRateLimited(name)
 		} else {

@@ -40,6 +40,7 @@ type server struct {
 	Registry   *registry.Registry
 	controller *crd.Controller
 	publisher  *resource.CatalogHolder
+	etcd       *clientv3.Client
 }
 
 func startServer(t *testing.T) *server {
@@ -53,7 +54,7 @@ func startReplica(t *testing.T, etcd *clientv3.Client, delay func()) *server {
 	logger := testr.New(t)
 	store := storage.New(etcd, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: logger})
-	s := &server{publisher: &resource.CatalogHolder{}}
+	s := &server{publisher: &resource.CatalogHolder{}, etcd: etcd}
 	builtIn := builtinapiextensions.Definitions(builtinschema.NewLoader(), clock.RealClock{}, enablement.APIs{}.Serves)
 	s.publisher.Publish(resource.NewCatalog(builtIn...))
 	s.Registry = registry.New(registry.Options{
@@ -169,14 +170,14 @@ func newWidget(name string) *unstructured.Unstructured {
 	}}
 }
 
-func TestDefinitionIsServedThenEstablished(t *testing.T) {
+func TestDefinitionIsServed(t *testing.T) {
 	s := startServer(t)
 	s.create(t, sample(t))
 	eventually(t, "established", func() bool {
 		return s.condition(t, "widgets.example.com", apiextensions.Established) == "True InitialNamesAccepted"
 	})
-	if _, ok := s.publisher.Current().Lookup("example.com", "v1", "widgets"); !ok {
-		t.Fatal("established before it is served")
+	if err := s.controller.Await(t.Context()); err != nil || !s.serves() {
+		t.Fatalf("established and not served: %v", err)
 	}
 	key := resource.Key{GroupResource: widgets, Namespace: "default"}
 	if _, err := s.Create(t.Context(), key, newWidget("first"), resource.WriteOptions{}); err != nil {
@@ -229,9 +230,7 @@ func TestNamesAreFreedByDeletion(t *testing.T) {
 func TestDeletionRemovesInstances(t *testing.T) {
 	s := startServer(t)
 	s.create(t, sample(t))
-	eventually(t, "established", func() bool {
-		return s.condition(t, "widgets.example.com", apiextensions.Established) == "True InitialNamesAccepted"
-	})
+	s.establish(t)
 	for _, name := range []string{"a", "b"} {
 		w := newWidget(name)
 		if name == "b" {

@@ -2,8 +2,8 @@
 // strategies of custom resources, and publishes the served set.
 //
 // Path of a definition: Controller.observe converts the object into a record and queues it; work writes its conditions,
-// which depend only on stored state; once its names are accepted, publish adds its definition to the catalog; after
-// ControllerOptions.EstablishDelay it is established. Deletion runs through finalize.
+// which depend only on stored state; once its names are accepted, publish adds its definition to the catalog, but only
+// the stored condition Established adds its served versions. Deletion runs through finalize.
 //
 // Path of an object: codec.go decodes into unstructured objects; coerce.go prunes and types metadata; version.go
 // compiles structural schema, validators, CEL rules and type converters on the first request that needs them and drops
@@ -11,7 +11,8 @@
 // conversion webhooks; strategy.go validates.
 //
 // Invariants: a version's schema never changes, a changed CustomResourceDefinition gets a new custom value. A name is
-// accepted only if no other definition of the group is known to have accepted it. Stored objects in any version, served
+// accepted only if no other definition of the group is known to have accepted it. An object is stored only while its
+// definition is established and not terminating (permission.go), so that the finalizer finds them all. Stored objects in any version, served
 // or not, stay readable.
 package crd
 
@@ -23,7 +24,6 @@ import (
 	"strings"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
-	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kubeversion "k8s.io/apimachinery/pkg/version"
@@ -89,7 +89,6 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 		Revision:         revisionOf(crd),
 		Transferring:     isTransferring(crd),
 		Since:            since,
-		Terminating:      apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
 	}
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]

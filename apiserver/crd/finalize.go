@@ -24,9 +24,13 @@ const recheck = time.Second
 type internalDefinition = apiextensions.CustomResourceDefinition
 
 // finalize deletes the custom resources of a deleted definition, then removes the definition's finalizer. The
-// Terminating condition is set before the first delete.
+// Terminating condition is true before the first delete, so that no objects are created afterwards; that of a failure stays
+// until the deletion proceeds.
 func (c *Controller) finalize(ctx context.Context, name string) error {
 	held, err := c.Objects.Get(ctx, resource.Key{GroupResource: Resource, Name: name}, resource.ReadOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("get CustomResourceDefinition %s: %w", name, err)
 	}
@@ -34,7 +38,12 @@ func (c *Controller) finalize(ctx context.Context, name string) error {
 	if !awaitsCleanup(definition) {
 		return nil
 	}
-	if err := c.setTerminating(ctx, definition, inProgress, keepFinalizer); err != nil {
+	if !hasFailed(definition) {
+		if err := c.setTerminating(ctx, definition, inProgress, keepFinalizer); err != nil {
+			return err
+		}
+	}
+	if err := c.awaitPublished(ctx); err != nil {
 		return err
 	}
 	outcome, failure := c.deleteInstances(ctx, definition)
@@ -43,7 +52,7 @@ func (c *Controller) finalize(ctx context.Context, name string) error {
 		return errors.Join(failure, c.setTerminating(ctx, definition, outcome, keepFinalizer))
 	case outcome.Status == apiextensions.ConditionTrue:
 		c.queue.AddAfter(name, recheck)
-		return nil
+		return c.setTerminating(ctx, definition, outcome, keepFinalizer)
 	}
 	return c.setTerminating(ctx, definition, outcome, removeFinalizer)
 }
@@ -61,8 +70,16 @@ func terminating(status apiextensions.ConditionStatus, reason, message string) i
 }
 
 func deletionFailed(err error) internalCondition {
-	return terminating(apiextensions.ConditionTrue, "InstanceDeletionFailed", err.Error())
+	return terminating(apiextensions.ConditionTrue, failedReason, err.Error())
 }
+
+// hasFailed reports whether the latest attempt to delete the custom resources of a definition has failed.
+func hasFailed(definition *internalDefinition) bool {
+	current := apiextensions.FindCRDCondition(definition, apiextensions.Terminating)
+	return current != nil && current.Status == apiextensions.ConditionTrue && current.Reason == failedReason
+}
+
+const failedReason = "InstanceDeletionFailed"
 
 var inProgress = terminating(
 	apiextensions.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress")
@@ -93,7 +110,7 @@ func (c *Controller) setTerminating(
 		apiextensions.SetCRDCondition(definition, condition)
 		return nil
 	}, resource.WriteOptions{})
-	if err != nil && !errors.Is(err, errUnchanged) {
+	if err != nil && !errors.Is(err, errUnchanged) && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("update status of CustomResourceDefinition %s: %w", of.Name, err)
 	}
 	return nil
@@ -105,24 +122,30 @@ func (c *Controller) deleteInstances(ctx context.Context, definition *internalDe
 		const message = "instances overlap with built-in resources in storage"
 		return terminating(apiextensions.ConditionFalse, "OverlappingBuiltInResource", message), nil
 	}
-	if !apiextensions.IsCRDConditionTrue(definition, apiextensions.Established) {
-		return terminating(apiextensions.ConditionFalse, "NeverEstablished", "resource was never established"), nil
+	instances := schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Spec.Names.Plural}
+	left, err := c.instances(ctx, instances)
+	if err == nil && len(left) > 0 {
+		if err := c.deleteAll(ctx, instances, left); err != nil {
+			err = fmt.Errorf("could not issue all deletes: %w", err)
+			return deletionFailed(err), err
+		}
+		left, err = c.instances(ctx, instances)
 	}
-	instances := schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Status.AcceptedNames.Plural}
-	// A stale list may lack instances, which would outlive their definition.
-	objects, err := c.Objects.List(ctx, resource.Key{GroupResource: instances, Stored: true}, resource.ReadOptions{})
-	if err != nil {
+	switch {
+	case err != nil:
 		err = fmt.Errorf("could not list instances: %w", err)
 		return deletionFailed(err), err
+	case len(left) > 0:
+		return inProgress, nil
+	case !apiextensions.IsCRDConditionTrue(definition, apiextensions.Established):
+		return terminating(apiextensions.ConditionFalse, "NeverEstablished", "resource was never established"), nil
 	}
-	if len(objects) == 0 {
-		return terminating(apiextensions.ConditionFalse, "InstanceDeletionCompleted", "removed all instances"), nil
-	}
-	if err := c.deleteAll(ctx, instances, objects); err != nil {
-		err = fmt.Errorf("could not issue all deletes: %w", err)
-		return deletionFailed(err), err
-	}
-	return inProgress, nil
+	return terminating(apiextensions.ConditionFalse, "InstanceDeletionCompleted", "removed all instances"), nil
+}
+
+// instances lists custom resources. A stale list may lack some, which would outlive their definition.
+func (c *Controller) instances(ctx context.Context, of schema.GroupResource) ([]runtime.Object, error) {
+	return c.Objects.List(ctx, resource.Key{GroupResource: of, Stored: true}, resource.ReadOptions{})
 }
 
 func (c *Controller) deleteAll(ctx context.Context, instances schema.GroupResource, objects []runtime.Object) error {

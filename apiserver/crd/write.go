@@ -8,6 +8,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/apiserver/resource"
@@ -25,7 +26,7 @@ func (c *Controller) write(ctx context.Context, name string) error {
 		delete(c.checked, name)
 		return nil
 	}
-	published, deleting := r.published, r.deleting
+	defined, deleting := r.definition != nil, r.deleting
 	others := c.claimedByOthers(r.group, name)
 	c.lock.Unlock()
 	if deleting {
@@ -35,7 +36,7 @@ func (c *Controller) write(ctx context.Context, name string) error {
 		outline *apiextensionsv1.CustomResourceDefinition, object runtime.Object,
 	) (apiextensionsv1.CustomResourceDefinitionStatus, error) {
 		problem, err := c.nonStructural(outline, object)
-		return conditions(outline, others, published, problem), err
+		return conditions(outline, others, defined, problem), err
 	})
 }
 
@@ -87,7 +88,7 @@ func (c *Controller) updateStatus(
 		internal.Status = apiextensions.CustomResourceDefinitionStatus{}
 		return apiextensionsv1.Convert_v1_CustomResourceDefinitionStatus_To_apiextensions_CustomResourceDefinitionStatus(&status, &internal.Status, nil)
 	}, resource.WriteOptions{})
-	if err != nil && !unchanged {
+	if err != nil && !unchanged && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("update status of CustomResourceDefinition %s: %w", name, err)
 	}
 	return nil

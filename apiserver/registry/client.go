@@ -29,12 +29,15 @@ func (r *Registry) Client() *Client { return &Client{registry: r} }
 
 // target resolves a key in the preferred version of its resource.
 func (c *Client) target(key resource.Key) (Target, error) {
-	match, ok := c.registry.catalog.Current().Find(key.GroupResource)
+	catalog := c.registry.catalog.Current()
+	match, ok := catalog.Find(key.GroupResource)
+	if key.Stored {
+		if stored, custom := catalog.Stored(key.GroupResource); custom {
+			match, ok = stored, true
+		}
+	}
 	if !ok {
 		return Target{}, apierrors.NewNotFound(key.GroupResource, key.Name)
-	}
-	if key.Stored && match.Storage != nil {
-		match.Version = match.Storage
 	}
 	endpoint, ok := match.Version.Endpoints[key.Subresource]
 	if !ok {
@@ -90,7 +93,7 @@ func (c *Client) List(ctx context.Context, key resource.Key, options resource.Re
 	if options.Cached {
 		list.ResourceVersion = "0"
 	}
-	page, err := c.registry.List(ctx, t, list)
+	page, err := c.list(ctx, t, list)
 	if err != nil {
 		return nil, err
 	}
@@ -105,6 +108,16 @@ func (c *Client) List(ctx context.Context, key resource.Key, options resource.Re
 		}
 	}
 	return objects, nil
+}
+
+// list reads the objects of a custom resource without served versions, which has no watch cache, from storage.
+func (c *Client) list(ctx context.Context, t Target, options ListOptions) (*List, error) {
+	if len(t.Versions) > 0 {
+		return c.registry.List(ctx, t, options)
+	}
+	collection := t.collection()
+	l := &listing{registry: c.registry, target: t, options: options, collection: collection, from: collection}
+	return l.latestStored(ctx)
 }
 
 // Create implements resource.Writer.

@@ -19,9 +19,6 @@ import (
 // generateAttempts is how many names are tried for an object with generateName.
 const generateAttempts = 8
 
-// errTerminating mirrors kube-apiserver's forbidCreateAdmission, which refuses creates before all other admission.
-var errTerminating = errors.New("create not allowed while custom resource definition is terminating")
-
 // Create stores a new object, which it takes ownership of. If the endpoint has an action, it runs the action instead.
 func (r *Registry) Create(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
 	ctx = t.context(ctx)
@@ -49,8 +46,8 @@ func (r *Registry) Create(ctx context.Context, t Target, object runtime.Object, 
 func (r *Registry) admitNew(
 	ctx context.Context, t Target, object runtime.Object, options WriteOptions,
 ) (*admission.Attributes, error) {
-	if t.Terminating {
-		return nil, apierrors.NewForbidden(t.GroupResource(), t.Name, errTerminating)
+	if t.Terminating { // like kube-apiserver's forbidCreateAdmission, before all other admission
+		return nil, terminating(t)
 	}
 	a := attributes(ctx, t, options, &admission.Attributes{Operation: admission.Create, Object: object})
 	if err := r.admission.Admit(ctx, a); err != nil {
@@ -166,7 +163,12 @@ func (r *Registry) putNew(
 ) (int64, error) {
 	quotaErr := r.checkQuota(t, nil, 0, len(data), options)
 	if !options.DryRun && quotaErr == nil {
-		return r.storageOf(t.Match).Store.Create(ctx, t.path(), data, ttl)
+		return r.create(ctx, t, data, ttl)
+	}
+	if t.Permission != nil {
+		if _, err := r.permitted(ctx, t); err != nil {
+			return 0, err
+		}
 	}
 	_, err := r.storageOf(t.Match).Store.Get(ctx, t.path())
 	switch {

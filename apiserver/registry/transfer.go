@@ -47,7 +47,7 @@ func (r *Registry) Import(ctx context.Context, t Target, object runtime.Object) 
 	switch store := r.storageOf(t.Match).Store; {
 	case !current.found:
 		result.Outcome = Created
-		result.Revision, err = store.Create(ctx, t.path(), data, 0)
+		result.Revision, err = r.create(ctx, t, data, 0)
 	case bytes.Equal(current.data, data):
 		result.Revision = current.revision
 	default:

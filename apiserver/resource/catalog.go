@@ -74,6 +74,16 @@ func (c *Catalog) Find(resource schema.GroupResource) (Match, bool) {
 	return Match{}, false
 }
 
+// Stored returns a custom resource in the version that its objects are stored in, served or not.
+func (c *Catalog) Stored(resource schema.GroupResource) (Match, bool) {
+	for _, d := range c.named(resource) {
+		if d.Storage != nil {
+			return Match{Definition: d, Version: d.Storage}, true
+		}
+	}
+	return Match{}, false
+}
+
 // Successor returns the definition that this catalog has in place of one from an earlier catalog, nil without one.
 func (c *Catalog) Successor(of *Definition) *Definition {
 	for _, d := range c.named(of.GroupResource()) {

@@ -15,7 +15,7 @@ type Key struct {
 	// Subresource is "" for the resource itself. Only Update and Apply take one.
 	Subresource string
 	// Stored selects the version that objects are stored in instead of the preferred one, so that no conversion webhook
-	// is called for objects in it.
+	// is called for objects in it. It also finds custom resources without a served version.
 	Stored bool
 	// Namespace is "" for a resource without namespaces and, in List, for all namespaces.
 	Namespace string

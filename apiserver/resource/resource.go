@@ -7,6 +7,7 @@ package resource
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,7 +45,7 @@ type Definition struct {
 	StoragePath string
 	// StorageVersion is the group and version objects are stored in ("events" of events.k8s.io is stored as v1).
 	StorageVersion schema.GroupVersion
-	// Versions are the served versions, preferred first.
+	// Versions are the served versions, preferred first. A custom resource whose definition is not established has none.
 	Versions []*Version
 	// Fields returns the selectable fields of an internal version object. metadata.name and metadata.namespace are
 	// included.
@@ -72,10 +73,31 @@ type Definition struct {
 	Storage *Version
 	// ReturnsDeleted is set for kinds whose deletion returns the object instead of a Status.
 	ReturnsDeleted bool
-	// Terminating mirrors that condition of a custom resource's definition: creates are refused, and discovery lists
+	// Terminating is set while a custom resource's definition is being deleted: creates are refused, and discovery lists
 	// only the verbs that read and delete. Updates are allowed, so that finalizers can be removed.
 	Terminating bool
+	// Permission is what the creation of an object depends on; nil for built-in kinds.
+	Permission Permission
 }
+
+// Permission is the stored object that permits the creation of objects of a custom resource: its
+// CustomResourceDefinition.
+type Permission interface {
+	// Key names the object.
+	Key() Key
+	// Revision is the latest at which the object is known to permit creation; 0: none is known.
+	Revision() int64
+	// Check returns the revision of the object and nil if it permits creation, ErrTerminating if it is being deleted, and
+	// ErrNotServed otherwise.
+	Check(object runtime.Object) (revision int64, err error)
+}
+
+var (
+	// ErrTerminating means that the definition of a custom resource is being deleted.
+	ErrTerminating = errors.New("create not allowed while custom resource definition is terminating")
+	// ErrNotServed means that the definition of a custom resource is not established, or was replaced by another.
+	ErrNotServed = errors.New("the custom resource is not served")
+)
 
 // LoadExternal decodes stored bytes into a served version, decorated.
 func (d *Definition) LoadExternal(ctx context.Context, v *Version, stored []byte) (runtime.Object, error) {

@@ -50,6 +50,9 @@ func (s *Store) CheckFeatures(ctx context.Context, clock clock.Clock, log logr.L
 			if err != nil {
 				return // ctx has ended
 			}
+			if isShim(status.Header) {
+				s.shim.Store(true)
+			}
 			lacksProgress := isShim(status.Header) && !s.testShim(ctx, log.WithValues("endpoint", endpoint))
 			mu.Lock()
 			defer mu.Unlock()

@@ -108,14 +108,14 @@ type outcome struct {
 
 func (o outcome) succeeded() bool { return o.err == nil && o.response.Succeeded }
 
-// commit runs the operation if the condition holds, and the alternative, if any, otherwise. The condition must be false
+// commit runs the operation if all conditions hold, and the alternative, if any, otherwise. The conditions must be false
 // for ever once the operation has run.
 func (s *Store) commit(
-	ctx context.Context, condition clientv3.Cmp, operation clientv3.Op, alternative ...clientv3.Op,
+	ctx context.Context, conditions []clientv3.Cmp, operation clientv3.Op, alternative ...clientv3.Op,
 ) (*clientv3.TxnResponse, error) {
 	send := func(ctx context.Context) outcome {
 		return untilAccepted(ctx, func() outcome {
-			response, err := s.client.Txn(ctx).If(condition).Then(operation).Else(alternative...).Commit()
+			response, err := s.client.Txn(ctx).If(conditions...).Then(operation).Else(alternative...).Commit()
 			return outcome{response, err}
 		})
 	}

@@ -39,9 +39,11 @@ type Store struct {
 
 	// progressSupported may be reset to false when the version of another member becomes known.
 	progressSupported atomic.Bool
-	featuresKnown     chan struct{} // closed by featuresOnce
-	featuresOnce      sync.Once
-	shimTimeout       time.Duration // set before first use
+	// shim is set once a member has turned out not to be etcd.
+	shim          atomic.Bool
+	featuresKnown chan struct{} // closed by featuresOnce
+	featuresOnce  sync.Once
+	shimTimeout   time.Duration // set before first use
 }
 
 // New returns a store of the keys below prefix. "/registry" and "registry/" are the same prefix. The client may

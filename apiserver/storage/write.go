@@ -16,6 +16,13 @@ const eventTransaction = "Txn call completed"
 // Create stores data under a path that does not exist, and returns the revision of the write. With a ttl above zero
 // etcd deletes the path when the ttl expires.
 func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.Duration) (int64, error) {
+	return s.create(ctx, path, data, ttl, s.at(path, 0))
+}
+
+// create is Create under further conditions. Its error is ErrExists if any of them does not hold.
+func (s *Store) create(
+	ctx context.Context, path string, data []byte, ttl time.Duration, conditions ...clientv3.Cmp,
+) (int64, error) {
 	ctx, span := request.StartSpan(ctx, "Create etcd3", "key", path)
 	defer span.End()
 	put, err := s.put(ctx, path, data, ttl)
@@ -23,7 +30,7 @@ func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.D
 		return 0, fmt.Errorf("creating %s: %w", path, err)
 	}
 	began := s.metrics.start()
-	response, err := s.commit(ctx, s.at(path, 0), put)
+	response, err := s.commit(ctx, conditions, put)
 	s.metrics.observe(ctx, "create", path, began, err)
 	span.Event(eventTransaction)
 	if err != nil {
@@ -71,7 +78,7 @@ func (s *Store) Delete(ctx context.Context, path string, expected int64) (int64,
 // transaction. name is the value of the metric label "operation".
 func (s *Store) swap(ctx context.Context, name, path string, expected int64, operation clientv3.Op) (int64, error) {
 	began := s.metrics.start()
-	response, err := s.commit(ctx, s.at(path, expected), operation, clientv3.OpGet(s.Key(path)))
+	response, err := s.commit(ctx, []clientv3.Cmp{s.at(path, expected)}, operation, clientv3.OpGet(s.Key(path)))
 	s.metrics.observe(ctx, name, path, began, err)
 	if err != nil {
 		return 0, classify(err)
@@ -103,7 +110,7 @@ func (s *Store) DeleteUnreadable(ctx context.Context, path string) error {
 			return fmt.Errorf("deleting %s: %w", path, ErrNotFound)
 		}
 		began = s.metrics.start()
-		current := s.at(path, found.Kvs[0].ModRevision)
+		current := []clientv3.Cmp{s.at(path, found.Kvs[0].ModRevision)}
 		response, err := s.commit(ctx, current, clientv3.OpDelete(s.Key(path)), clientv3.OpGet(s.Key(path), clientv3.WithKeysOnly()))
 		s.metrics.observe(ctx, "delete", path, began, err)
 		if err != nil {
