@@ -41,7 +41,7 @@ var layers = []map[string]int{
 	},
 	{
 		"operator/api": 0, "operator/pki": 0, "operator/membership": 0, "operator/rotation": 0, "operator/schedule": 0,
-		"operator/parallel": 0,
+		"operator/parallel":   0,
 		"operator/encryption": 0, "operator/rewrite": 0,
 		"operator/backup":      1,
 		"operator/etcd":        1,
