@@ -20,6 +20,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -38,7 +39,7 @@ func invalidOptions(kind string, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
+	return request.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
 }
 
 // listOptions decodes the options of list, watch and deletecollection. A name in the path becomes a field selector.

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	genericrest "k8s.io/apiserver/pkg/registry/generic/rest"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	api "k8s.io/kubernetes/pkg/apis/core"
@@ -40,7 +39,7 @@ func (k *Kubelets) log(ctx context.Context, _ resource.Client, call resource.Cal
 		options.Stream = ptr.To(api.LogStreamAll)
 	}
 	if errs := validation.ValidatePodLogOptions(options, splits); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(api.Kind("PodLogOptions"), call.Name, errs)
+		return nil, request.Invalid(api.Kind("PodLogOptions"), call.Name, errs)
 	}
 	location, transport, err := pod.LogLocation(ctx, k.getter(pods, call.Namespace), k.nodes, call.Name, options)
 	if err != nil {

@@ -113,7 +113,7 @@ func (r *Registry) insert(
 			r.admission.Rollback(ctx, admitted)
 		}
 	}()
-	if err := rest.BeforeCreate(t.Version.Endpoints[""].Create, ctx, object); err != nil {
+	if err := beforeCreate(ctx, t.Version.Endpoints[""].Create, object); err != nil {
 		return nil, err
 	}
 	accessor, err := meta.Accessor(object)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
@@ -73,7 +74,7 @@ func validateImported(t Target, accessor metav1.Object) error {
 		errs = append(errs, field.Required(field.NewPath("metadata", "creationTimestamp"), ""))
 	}
 	if len(errs) > 0 {
-		return apierrors.NewInvalid(schema.GroupKind{Group: t.Group, Kind: t.Kind}, t.Name, errs)
+		return request.Invalid(schema.GroupKind{Group: t.Group, Kind: t.Kind}, t.Name, errs)
 	}
 	return nil
 }

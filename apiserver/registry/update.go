@@ -138,7 +138,7 @@ func (u *update) replace(ctx context.Context) (result *Result, err error) {
 			r.admission.Rollback(ctx, admitted)
 		}
 	}()
-	if err := rest.BeforeUpdate(updateStrategy(t), ctx, u.object, u.old); err != nil {
+	if err := beforeUpdate(ctx, updateStrategy(t), u.object, u.old); err != nil {
 		return nil, err
 	}
 	if err := u.validate(ctx, admitted); err != nil {

@@ -9,13 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/endpoints/request"
+	genericrequest "k8s.io/apiserver/pkg/endpoints/request"
 	api "k8s.io/kubernetes/pkg/apis/authorization"
 	_ "k8s.io/kubernetes/pkg/apis/authorization/install"
 	"k8s.io/kubernetes/pkg/apis/authorization/validation"
 	authorizationutil "k8s.io/kubernetes/pkg/registry/authorization/util"
 
 	"quorate.dev/apiserver/builtin/definition"
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -38,6 +39,9 @@ type reviewer struct {
 
 func (r reviewer) subject(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SubjectAccessReview)
+	if err := checkRequirements(review.Spec.ResourceAttributes); err != nil {
+		return nil, err
+	}
 	if err := invalid(validation.ValidateSubjectAccessReview(review)); err != nil {
 		return nil, err
 	}
@@ -51,6 +55,9 @@ func (r reviewer) subject(ctx context.Context, _ resource.Client, call resource.
 
 func (r reviewer) local(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.LocalSubjectAccessReview)
+	if err := checkRequirements(review.Spec.ResourceAttributes); err != nil {
+		return nil, err
+	}
 	if err := invalid(validation.ValidateLocalSubjectAccessReview(review)); err != nil {
 		return nil, err
 	}
@@ -71,10 +78,13 @@ func (r reviewer) local(ctx context.Context, _ resource.Client, call resource.Ca
 
 func (r reviewer) self(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SelfSubjectAccessReview)
+	if err := checkRequirements(review.Spec.ResourceAttributes); err != nil {
+		return nil, err
+	}
 	if err := invalid(validation.ValidateSelfSubjectAccessReview(review)); err != nil {
 		return nil, err
 	}
-	self, ok := request.UserFrom(ctx)
+	self, ok := genericrequest.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewBadRequest("no user present on request")
 	}
@@ -95,7 +105,7 @@ func (r reviewer) self(ctx context.Context, _ resource.Client, call resource.Cal
 
 func (r reviewer) selfRules(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SelfSubjectRulesReview)
-	self, ok := request.UserFrom(ctx)
+	self, ok := genericrequest.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewBadRequest("no user present on request")
 	}
@@ -138,12 +148,32 @@ func noAuthorizer() error {
 	return apierrors.NewInternalError(errors.New("no authorizer for reviews"))
 }
 
+// maxRequirements is the number of requirements of a selector, as in lists. kube-apiserver has no limit, and evaluates
+// invalid requirements in a time that grows with the square of their number.
+const maxRequirements = 1000
+
+// checkRequirements returns an error if a review has more requirements than a list may have.
+func checkRequirements(attributes *api.ResourceAttributes) error {
+	if attributes == nil {
+		return nil
+	}
+	path := field.NewPath("spec", "resourceAttributes")
+	var errs field.ErrorList
+	if labels := attributes.LabelSelector; labels != nil && len(labels.Requirements) > maxRequirements {
+		errs = append(errs, field.TooMany(path.Child("labelSelector", "requirements"), len(labels.Requirements), maxRequirements))
+	}
+	if fields := attributes.FieldSelector; fields != nil && len(fields.Requirements) > maxRequirements {
+		errs = append(errs, field.TooMany(path.Child("fieldSelector", "requirements"), len(fields.Requirements), maxRequirements))
+	}
+	return invalid(errs)
+}
+
 // invalid has an empty kind, like kube-apiserver's error.
 func invalid(errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(api.Kind(""), "", errs)
+	return request.Invalid(api.Kind(""), "", errs)
 }
 
 func resourceRules(infos []authorizer.ResourceRuleInfo) []api.ResourceRule {
