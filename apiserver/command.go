@@ -28,8 +28,12 @@ func Run(ctx context.Context, args []string) error {
 	if err := checkArguments(flags.Args()); err != nil {
 		return err
 	}
-	if c.API.Version == "true" {
+	switch c.API.Version {
+	case config.PrintVersion:
 		fmt.Println("Kubernetes", Version(c).GitVersion)
+		return nil
+	case config.PrintRawVersion:
+		fmt.Printf("%#v\n", Version(c))
 		return nil
 	}
 	var err error

@@ -9,14 +9,11 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// kubernetesPatch is the patch version of this server's Kubernetes version.
-const kubernetesPatch = "3"
-
 // Version returns what /version serves. A custom version, from --version=v1.36.3-custom, replaces the default.
 func Version(c *config.Config) versioninfo.Info {
 	git := c.API.Version
-	if git == "" {
-		git = "v" + config.KubernetesMajor + "." + config.KubernetesMinor + "." + kubernetesPatch + "+quorate"
+	if git == "" || git == config.PrintVersion || git == config.PrintRawVersion {
+		git = config.DefaultVersion()
 	}
 	effective := c.Compatibility.Effective()
 	emulated, oldest := effective.EmulationVersion(), effective.MinCompatibilityVersion()

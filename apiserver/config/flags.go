@@ -254,7 +254,8 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	intFlag(f, &a.KubernetesNodePort, "kubernetes-service-node-port", "Node port of the kubernetes Service; 0: none.")
 	boolFlag(f, &a.GarbageCollector, "enable-garbage-collector",
 		"A garbage collector runs in the cluster, so that deletions may wait for it. Must be the same in kube-controller-manager.")
-	stringFlag(f, &a.Version, "version", "--version prints the version; --version=vX.Y.Z-custom sets it.")
+	f.Var((*versionValue)(&a.Version), "version",
+		"--version and --version=raw print the version and exit; --version=vX.Y.Z-custom sets the reported version.")
 	f.Lookup("version").NoOptDefVal = "true"
 	sliceFlag(f, &c.Controllers.Enabled, "controllers", "Controllers that run in this process with leader election: namespace, garbagecollector, serviceaccount, resourcequota, clusterrole-aggregation, validatingadmissionpolicy-status, or *.")
 	stringFlag(f, &c.Logging.Format, "logging-format", "Format of the log: text or json.")

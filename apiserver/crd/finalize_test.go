@@ -107,16 +107,19 @@ func TestNothingOutlivesItsDefinition(t *testing.T) {
 		for _, s := range replicas {
 			eventually(t, "served", s.serves)
 		}
+		const attempts = 30 // of each replica
+		attempted := make(chan struct{}, 2*attempts)
 		var creating sync.WaitGroup
 		var lock sync.Mutex
 		for i, s := range replicas {
 			creating.Go(func() {
-				for n := range 30 {
+				for n := range attempts {
 					key := resource.Key{GroupResource: widgets, Namespace: "default"}
 					_, err := s.Create(t.Context(), key, newWidget(fmt.Sprintf("w%d-%d", i, n)), resource.WriteOptions{})
 					if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
 						t.Error(err)
 					}
+					attempted <- struct{}{}
 					lock.Lock()
 					if err == nil {
 						accepted++
@@ -125,7 +128,9 @@ func TestNothingOutlivesItsDefinition(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond) // another moment in each round
+		for range rand.IntN(2 * attempts) { // another moment in each round
+			<-attempted
+		}
 		replicas[(round+1)%2].deleteDefinition(t)
 		eventually(t, "definition gone", func() bool {
 			return replicas[0].condition(t, "widgets.example.com", apiextensions.Terminating) == "NotFound"
@@ -165,7 +170,7 @@ func TestFailingDeletionWritesRarely(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = controller.Run(ctx) })
-		time.Sleep(time.Hour) // of the bubble
+		<-time.After(time.Hour) // of the bubble
 		cancel()
 		running.Wait()
 		if stored.lists < 100 || stored.writes > 150 {
