@@ -24,6 +24,7 @@ import (
 	"quorate.dev/plugin/replica"
 	"quorate.dev/sandbox"
 	"quorate.dev/sandbox/resolver"
+	"quorate.dev/terminal"
 )
 
 // command is one command of the binary.
@@ -57,7 +58,7 @@ func main() {
 	// gRPC's logger is global to the process. It is silenced because its callers get the same messages as errors.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	if err := run(ctx, os.Args); err != nil {
-		fmt.Fprintln(os.Stderr, "Error:", err)
+		fmt.Fprintln(terminal.Stderr(), "Error:", err)
 		os.Exit(exitCode(err))
 	}
 }
@@ -85,7 +86,7 @@ func run(ctx context.Context, args []string) error {
 		return linked(ctx, rest)
 	}
 	if len(rest) == 0 || rest[0] == "help" || rest[0] == "--help" || rest[0] == "-h" {
-		usage(os.Stdout)
+		usage(terminal.Stdout())
 		return nil
 	}
 	for _, c := range commands {
@@ -93,7 +94,7 @@ func run(ctx context.Context, args []string) error {
 			return c.run(ctx, rest[1:])
 		}
 	}
-	usage(os.Stderr)
+	usage(terminal.Stderr())
 	return fmt.Errorf("unknown command %q", rest[0])
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"quorate.dev/apiserver"
 	"quorate.dev/apiserver/config"
+	"quorate.dev/terminal"
 )
 
 // release is the version in the file VERSION, from which images, bundle, chart and binaries take theirs.
@@ -21,12 +22,13 @@ var release string
 
 // printVersion prints one line for each version.
 func printVersion(context.Context, []string) error {
-	fmt.Printf("Quorate     v%s\n", strings.TrimSpace(release))
-	fmt.Printf("Kubernetes  %s\n", apiserver.Version(&config.Config{}).GitVersion)
-	fmt.Printf("etcd        v%s\n", version.Version)
-	fmt.Printf("Go          %s %s/%s\n", strings.TrimPrefix(runtime.Version(), "go"), runtime.GOOS, runtime.GOARCH)
+	out := terminal.Stdout()
+	fmt.Fprintf(out, "Quorate     v%s\n", strings.TrimSpace(release))
+	fmt.Fprintf(out, "Kubernetes  %s\n", apiserver.Version(&config.Config{}).GitVersion)
+	fmt.Fprintf(out, "etcd        v%s\n", version.Version)
+	fmt.Fprintf(out, "Go          %s %s/%s\n", strings.TrimPrefix(runtime.Version(), "go"), runtime.GOOS, runtime.GOARCH)
 	if commit := commit(); commit != "" {
-		fmt.Printf("commit      %s\n", commit)
+		fmt.Fprintf(out, "commit      %s\n", commit)
 	}
 	return nil
 }

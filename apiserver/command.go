@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/terminal"
 )
 
 // Run is the command `quorate apiserver`. It serves until ctx ends, then shuts down gracefully.
@@ -20,7 +21,7 @@ func Run(ctx context.Context, args []string) error {
 	flags.Usage = func() {}
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			help(os.Stdout, flags)
+			help(terminal.Stdout(), flags)
 			return nil
 		}
 		return err
@@ -30,10 +31,10 @@ func Run(ctx context.Context, args []string) error {
 	}
 	switch c.API.Version {
 	case config.PrintVersion:
-		fmt.Println("Kubernetes", Version(c).GitVersion)
+		fmt.Fprintln(terminal.Stdout(), "Kubernetes", Version(c).GitVersion)
 		return nil
 	case config.PrintRawVersion:
-		fmt.Printf("%#v\n", Version(c))
+		fmt.Fprintf(terminal.Stdout(), "%#v\n", Version(c))
 		return nil
 	}
 	var err error

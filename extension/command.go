@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,11 +27,12 @@ import (
 	"quorate.dev/extension/move"
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
+	"quorate.dev/terminal"
 )
 
 // Run is the command `quorate extension`.
 func Run(ctx context.Context, args []string) error {
-	command := newCommand(os.Stdout)
+	command := newCommand(terminal.Stdout())
 	command.SetArgs(args)
 	return command.ExecuteContext(ctx)
 }
@@ -241,13 +241,14 @@ func readAPIServices(file, group string) (map[string]map[string]any, error) {
 }
 
 func printPlan(out io.Writer, plan *move.Plan) error {
-	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "DEFINITION\tVERSIONS\tOBJECTS\tWITH FINALIZERS\tBEING DELETED")
+	rows := [][]string{{"DEFINITION", "VERSIONS", "OBJECTS", "WITH FINALIZERS", "BEING DELETED"}}
 	for _, kind := range plan.Kinds {
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\n", kind.Definition, strings.Join(kind.Versions, ","),
-			kind.Objects, kind.Finalizers, kind.Deleting)
+		rows = append(rows, []string{
+			kind.Definition, strings.Join(kind.Versions, ","), fmt.Sprint(kind.Objects), fmt.Sprint(kind.Finalizers), fmt.Sprint(kind.Deleting),
+		})
 	}
-	if err := table.Flush(); err != nil {
+	const columnGap = 3
+	if err := terminal.Table(out, rows, columnGap); err != nil {
 		return err
 	}
 	printList(out, "Steps:", plan.Steps)

@@ -22,6 +22,7 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/plugin/overview"
+	"quorate.dev/terminal"
 )
 
 // TestPermissions runs commands and compares the verbs and resources of their requests with the table in
@@ -63,7 +64,7 @@ func TestPermissions(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			used := sets.New[string]()
 			tool := &tool{
-				streams: streams{out: &bytes.Buffer{}, err: &bytes.Buffer{}}, now: time.Now, namespace: "default", client: recorded(t, used),
+				streams: streams{out: terminal.NewWriter(&bytes.Buffer{}), err: terminal.NewWriter(&bytes.Buffer{})}, now: time.Now, namespace: "default", client: recorded(t, used),
 			}
 			if err := run(t.Context(), tool); err != nil {
 				t.Error(err)

@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"k8s.io/klog/v2"
+
+	"quorate.dev/terminal"
 )
 
 // Exit codes for scripts. 0 is success.
@@ -41,7 +43,7 @@ func negative(format string, args ...any) error {
 // streams are the inputs and outputs of a command.
 type streams struct {
 	in       io.Reader
-	out, err io.Writer
+	out, err *terminal.Writer
 	terminal bool       // err is a terminal, on which progress is displayed
 	asks     bool       // in is a terminal, from which a confirmation can be read
 	width    func() int // columns of the terminal, 0: unknown
@@ -50,14 +52,8 @@ type streams struct {
 // Run is the command `kubectl quorate`.
 func Run(ctx context.Context, args []string) error {
 	klog.SetLogger(logr.Discard()) // client-go logs the ends of streams, which commands report themselves
-	s := streams{
-		in: os.Stdin, out: os.Stdout, err: os.Stderr,
-		terminal: term.IsTerminal(int(os.Stderr.Fd())), asks: term.IsTerminal(int(os.Stdin.Fd())),
-		width: func() int {
-			columns, _, _ := term.GetSize(int(os.Stderr.Fd())) // 0 after an error
-			return columns
-		},
-	}
+	s := streams{in: os.Stdin, out: terminal.Stdout(), err: terminal.Stderr(), asks: term.IsTerminal(int(os.Stdin.Fd()))}
+	s.terminal, s.width = s.err.IsTerminal(), s.err.Width
 	return run(ctx, s, args)
 }
 
@@ -67,7 +63,10 @@ func Complete(ctx context.Context, args []string) error {
 }
 
 // Command returns the command `kubectl quorate`, for the reference of its flags.
-func Command() *cobra.Command { return newCommand(streams{out: io.Discard, err: io.Discard}) }
+func Command() *cobra.Command {
+	discard := terminal.NewWriter(io.Discard)
+	return newCommand(streams{out: discard, err: discard})
+}
 
 func run(ctx context.Context, s streams, args []string) error {
 	command := newCommand(s)

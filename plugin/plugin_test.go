@@ -20,13 +20,14 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/plugin/overview"
+	"quorate.dev/terminal"
 )
 
 // execute runs a command without a terminal, and returns its output, including errors.
 func execute(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	err := run(t.Context(), streams{in: strings.NewReader(""), out: &out, err: &out}, args)
+	err := run(t.Context(), streams{in: strings.NewReader(""), out: terminal.NewWriter(&out), err: terminal.NewWriter(&out)}, args)
 	return out.String(), err
 }
 
@@ -135,7 +136,7 @@ func TestBackupIsPrintedWithoutWaiting(t *testing.T) {
 	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo"}}
 	var out bytes.Buffer
 	tool := &tool{
-		streams: streams{out: &out, err: &bytes.Buffer{}}, now: time.Now,
+		streams: streams{out: terminal.NewWriter(&out), err: terminal.NewWriter(&bytes.Buffer{})}, now: time.Now,
 		client: fake.NewClientBuilder().WithScheme(overview.Scheme()).WithObjects(cluster).Build(),
 	}
 	options := backupOptions{name: "monday", format: "json", timeout: time.Hour, destination: destination{claim: "backups"}}
@@ -155,7 +156,7 @@ func TestPrintedObjectsHaveNoManagedFields(t *testing.T) {
 	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{
 		Name: "demo", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl-quorate"}},
 	}}
-	if err := (&tool{streams: streams{out: &out}}).print("yaml", cluster); err != nil {
+	if err := (&tool{streams: streams{out: terminal.NewWriter(&out)}}).print("yaml", cluster); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "kind: ApiServerCluster") || strings.Contains(out.String(), "managedFields") {
@@ -234,7 +235,7 @@ func TestKubeconfigIsMerged(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	tool := &tool{streams: streams{out: &out, err: &out}, rules: &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}}
+	tool := &tool{streams: streams{out: terminal.NewWriter(&out), err: terminal.NewWriter(&out)}, rules: &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}}
 	for _, use := range []bool{false, true} {
 		if err := tool.writeKubeconfig(kubeconfig, kubeconfigOptions{name: "default-demo", use: use}); err != nil {
 			t.Fatal(err)
@@ -299,7 +300,7 @@ func TestConfirm(t *testing.T) {
 		asks, yes bool
 		ok        bool
 	}{{"demo\n", true, false, true}, {"yes\n", true, false, false}, {"", true, false, false}, {"demo\n", false, false, false}, {"", false, true, true}} {
-		tool := &tool{streams: streams{in: strings.NewReader(test.input), err: &bytes.Buffer{}, asks: test.asks}}
+		tool := &tool{streams: streams{in: strings.NewReader(test.input), err: terminal.NewWriter(&bytes.Buffer{}), asks: test.asks}}
 		if err := tool.confirm("demo", test.yes); (err == nil) != test.ok {
 			t.Errorf("%+v: %v", test, err)
 		}
@@ -309,7 +310,7 @@ func TestConfirm(t *testing.T) {
 // TestProgressFitsTheTerminal checks that a line does not wrap: only the last of several lines would be replaced.
 func TestProgressFitsTheTerminal(t *testing.T) {
 	var out bytes.Buffer
-	p := &progress{streams: streams{err: &out, terminal: true, width: func() int { return 10 }}}
+	p := &progress{streams: streams{err: terminal.NewWriter(&out), terminal: true, width: func() int { return 10 }}}
 	p.show("0/3 ready, and more")
 	if want := "\r\x1b[K0/3 re..."; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
@@ -318,17 +319,17 @@ func TestProgressFitsTheTerminal(t *testing.T) {
 
 // TestProgress checks that a terminal gets one line that is replaced, and other outputs one line per change.
 func TestProgress(t *testing.T) {
-	for terminal, want := range map[bool]string{
+	for isTerminal, want := range map[bool]string{
 		true: "\r\x1b[K0/3\r\x1b[K3/3\n", false: "0/3\n3/3\n",
 	} {
 		var out bytes.Buffer
-		p := &progress{streams: streams{err: &out, terminal: terminal}}
+		p := &progress{streams: streams{err: terminal.NewWriter(&out), terminal: isTerminal}}
 		for _, text := range []string{"0/3", "0/3", "3/3\nsecond line"} {
 			p.show(text)
 		}
 		p.done()
 		if out.String() != want {
-			t.Errorf("terminal %t: got %q, want %q", terminal, out.String(), want)
+			t.Errorf("terminal %t: got %q, want %q", isTerminal, out.String(), want)
 		}
 	}
 }

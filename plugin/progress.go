@@ -3,6 +3,8 @@ package plugin
 import (
 	"fmt"
 	"strings"
+
+	"quorate.dev/terminal"
 )
 
 // standardWidth is the width of a terminal that does not report one.
@@ -18,6 +20,7 @@ type progress struct {
 // show displays a state unless it is displayed already.
 func (p *progress) show(text string) {
 	text, _, _ = strings.Cut(text, "\n")
+	text = terminal.Line(text) // before the text is shortened
 	if text == p.last {
 		return
 	}
@@ -34,7 +37,7 @@ func (p *progress) show(text string) {
 	if runes := []rune(text); len(runes) > width {
 		text = string(runes[:width-3]) + "..."
 	}
-	fmt.Fprintf(p.err, "\r\x1b[K%s", text)
+	p.err.ReplaceLine(text)
 }
 
 // done ends the line on a terminal.

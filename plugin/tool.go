@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/plugin/overview"
+	"quorate.dev/terminal"
 )
 
 // tool contains the connection to the hosting cluster and the output, which all commands share.
@@ -140,16 +140,14 @@ func (t *tool) print(format string, value any) error {
 		object.SetManagedFields(nil)
 	}
 	if format == "yaml" {
-		content, err := yaml.Marshal(value)
-		if err != nil {
+		// YAML cannot represent all control characters, and does not escape all others that terminals interpret. JSON does
+		// both, and every YAML parser reads it.
+		if content, err := yaml.Marshal(value); err == nil && terminal.Plain(content) {
+			_, err = t.out.Write(content)
 			return err
 		}
-		_, err = t.out.Write(content)
-		return err
 	}
-	encoder := json.NewEncoder(t.out)
-	encoder.SetIndent("", "    ")
-	return encoder.Encode(value)
+	return terminal.PrintJSON(t.out, value, "    ")
 }
 
 // outputFlag adds the flag --output.

@@ -13,9 +13,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"quorate.dev/sandbox/progress"
+	"quorate.dev/terminal"
 )
 
 // defaultDirectory is the directory of a sandbox without --dir.
@@ -57,6 +57,8 @@ func newCommand() *cobra.Command {
 			return start(command.Context(), s)
 		},
 	}
+	command.SetOut(terminal.Stdout())
+	command.SetErr(terminal.Stderr())
 	command.PersistentFlags().StringVar(&s.directory, "dir", defaultDirectory, "Directory for data, logs and kubeconfigs.")
 	command.Flags().Int32Var(&s.replicas, "replicas", 3, "API servers of demo.")
 	command.Flags().BoolVar(&s.empty, "empty", false, "Do not create the cluster demo.")
@@ -81,7 +83,7 @@ func start(ctx context.Context, s settings) error {
 		return err
 	}
 	defer home.close()
-	sandbox, err := newSandbox(s, home, progress.New(os.Stdout, style(s)))
+	sandbox, err := newSandbox(s, home, progress.New(terminal.Stdout(), style(s)))
 	if err != nil {
 		return err
 	}
@@ -92,7 +94,7 @@ func style(s settings) progress.Style {
 	switch {
 	case s.json:
 		return progress.JSON
-	case term.IsTerminal(int(os.Stdout.Fd())):
+	case terminal.Stdout().IsTerminal():
 		return progress.Terminal
 	}
 	return progress.Plain

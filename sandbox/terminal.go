@@ -18,6 +18,7 @@ import (
 
 	"quorate.dev/sandbox/management"
 	"quorate.dev/sandbox/page"
+	"quorate.dev/terminal"
 )
 
 // binDirectory contains links to this binary for kubectl.
@@ -166,13 +167,13 @@ func (h *home) shell() error {
 	if name == "" {
 		name = "/bin/sh"
 	}
-	shell := exec.Command(name) //nolint:gosec // the shell that the user chose
-	shell.Stdin, shell.Stdout, shell.Stderr = os.Stdin, os.Stdout, os.Stderr
+	shell := exec.Command(name)                                              //nolint:gosec // the shell that the user chose
+	shell.Stdin, shell.Stdout, shell.Stderr = os.Stdin, os.Stdout, os.Stderr // the shell owns the terminal
 	shell.Env = os.Environ()
 	for name, value := range variables {
 		shell.Env = append(shell.Env, name+"="+value)
 	}
-	fmt.Fprintf(os.Stderr, "This shell uses the sandbox in %s; leave it with exit.\n", h.shown)
+	fmt.Fprintf(terminal.Stderr(), "This shell uses the sandbox in %s; leave it with exit.\n", h.shown)
 	var exit *exec.ExitError
 	if err := shell.Run(); err != nil && !errors.As(err, &exit) {
 		return fmt.Errorf("starting the shell %s: %w", name, err)

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"text/tabwriter"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,6 +22,7 @@ import (
 	"quorate.dev/apiserver/backup/format"
 	"quorate.dev/apiserver/etcd"
 	"quorate.dev/apiserver/snapshot"
+	"quorate.dev/terminal"
 )
 
 // sealedKeysVariable has the manifest's SealedKeys in base64. The operator seals them; the process never has the keys.
@@ -55,7 +55,7 @@ type command struct {
 
 // Run is the command `quorate backup`.
 func Run(ctx context.Context, args []string) error {
-	root := newCommand(os.Stdout, os.Stderr)
+	root := newCommand(terminal.Stdout(), terminal.Stderr())
 	root.SetArgs(args)
 	return root.ExecuteContext(ctx)
 }
@@ -315,21 +315,25 @@ func (c *command) restored() (*restoreRecord, error) {
 	return record, nil
 }
 
+// columnGap is the number of spaces between columns.
+const columnGap = 3
+
 func (c *command) list(ctx context.Context, s store) error {
 	entries, err := list(ctx, s, c.logf)
 	if err != nil {
 		return err
 	}
 	if c.format == "json" {
-		return printJSON(c.out, entries)
+		return terminal.PrintJSON(c.out, entries, "  ")
 	}
-	table := tabwriter.NewWriter(c.out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "PATH\tCREATED\tSIZE\tREVISION\tENCRYPTED")
+	rows := [][]string{{"PATH", "CREATED", "SIZE", "REVISION", "ENCRYPTED"}}
 	for _, e := range entries {
-		fmt.Fprintf(table, "%s\t%s\t%.1f MiB\t%d\t%t\n", e.Path, e.Manifest.Created.Format(time.RFC3339),
-			float64(e.Manifest.StoredBytes)/(1<<20), e.Manifest.Snapshot.Revision, e.Manifest.Encrypted())
+		rows = append(rows, []string{
+			e.Path, e.Manifest.Created.Format(time.RFC3339), fmt.Sprintf("%.1f MiB", float64(e.Manifest.StoredBytes)/(1<<20)),
+			fmt.Sprint(e.Manifest.Snapshot.Revision), fmt.Sprint(e.Manifest.Encrypted()),
+		})
 	}
-	return table.Flush()
+	return terminal.Table(c.out, rows, columnGap)
 }
 
 // report prints the result, and writes it to the result file.
@@ -343,13 +347,7 @@ func (c *command) report(result format.Result) error {
 			return err
 		}
 	}
-	return printJSON(c.out, result)
-}
-
-func printJSON(out io.Writer, value any) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
+	return terminal.PrintJSON(c.out, result, "  ")
 }
 
 func (c *command) logf(message string, args ...any) { fmt.Fprintf(c.log, message+"\n", args...) }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"quorate.dev/apiserver/etcd"
+	"quorate.dev/terminal"
 )
 
 // quickTimeout bounds commands that do not move data.
@@ -41,7 +41,7 @@ type tool struct {
 
 // Run is the command `quorate etcd`.
 func Run(ctx context.Context, args []string) error {
-	command := newCommand(os.Stdout)
+	command := newCommand(terminal.Stdout())
 	command.SetArgs(args)
 	return command.ExecuteContext(ctx)
 }

@@ -1,24 +1,20 @@
 package etcdctl
 
 import (
-	"encoding/json"
 	"fmt"
-	"strings"
-	"text/tabwriter"
+
+	"quorate.dev/terminal"
 )
+
+// columnGap is the number of spaces between columns.
+const columnGap = 3
 
 // print writes rows as a table under a header, or the value as JSON.
 func (t *tool) print(value any, header []string, rows [][]string) error {
 	if t.format == "json" {
-		encoder := json.NewEncoder(t.out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(value)
+		return terminal.PrintJSON(t.out, value, "  ")
 	}
-	table := tabwriter.NewWriter(t.out, 0, 0, 3, ' ', 0)
-	for _, row := range append([][]string{header}, rows...) {
-		fmt.Fprintln(table, strings.Join(row, "\t"))
-	}
-	return table.Flush()
+	return terminal.Table(t.out, append([][]string{header}, rows...), columnGap)
 }
 
 // memberID formats an ID as etcdctl does.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -17,25 +16,25 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/plugin/overview"
+	"quorate.dev/terminal"
 )
 
 // none is printed for unknown values.
 const none = "-"
 
+// columnGap is the number of spaces between columns.
+const columnGap = 2
+
 // Table prints rows in columns. The first row contains the headings.
 func Table(out io.Writer, rows [][]string) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	return w.Flush()
+	return terminal.Table(out, rows, columnGap)
 }
 
 // Status prints a cluster on one screen.
 func Status(out io.Writer, o *overview.Overview, now time.Time) error {
-	fmt.Fprintln(out, heading(o, now))
+	fmt.Fprintln(out, terminal.Line(heading(o, now)))
 	if o.Endpoint != "" {
-		fmt.Fprintln(out, o.Endpoint)
+		fmt.Fprintln(out, terminal.Line(o.Endpoint))
 	}
 	fmt.Fprintln(out)
 	if len(o.Replicas) > 0 {
@@ -48,19 +47,19 @@ func Status(out io.Writer, o *overview.Overview, now time.Time) error {
 		return err
 	}
 	for _, c := range o.Problems {
-		fmt.Fprintf(out, "\n%s is %s: %s\n  %s\n", c.Type, c.Status, c.Reason, c.Message)
+		fmt.Fprintf(out, "\n%s is %s: %s\n  %s\n", c.Type, c.Status, terminal.Line(c.Reason), terminal.Line(c.Message))
 	}
 	for _, note := range o.Notes {
-		fmt.Fprintf(out, "\nNote: %s\n", note)
+		fmt.Fprintf(out, "\nNote: %s\n", terminal.Line(note))
 	}
 	return Step(out, o.Next)
 }
 
 // Step prints the next step.
 func Step(out io.Writer, step overview.Step) error {
-	fmt.Fprintf(out, "\nNext: %s\n", step.Text)
+	fmt.Fprintf(out, "\nNext: %s\n", terminal.Line(step.Text))
 	if step.Command != "" {
-		fmt.Fprintf(out, "  %s\n", step.Command)
+		fmt.Fprintf(out, "  %s\n", terminal.Line(step.Command))
 	}
 	return nil
 }

@@ -6,13 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
 
-	"golang.org/x/term"
+	"quorate.dev/terminal"
 )
 
 // Event is a change of the sandbox. Scripts read its JSON encoding.
@@ -41,7 +40,7 @@ const (
 
 // Display prints events. It is safe for concurrent use.
 type Display struct {
-	out   io.Writer
+	out   *terminal.Writer
 	style Style
 
 	mu    sync.Mutex
@@ -52,7 +51,7 @@ type Display struct {
 
 // New returns a display that writes to out.
 func New(out io.Writer, style Style) *Display {
-	return &Display{out: out, style: style, rows: map[string]string{}}
+	return &Display{out: terminal.NewWriter(out), style: style, rows: map[string]string{}}
 }
 
 // Show prints an event, unless it equals the previous one of the same name.
@@ -77,7 +76,7 @@ func (d *Display) render(event Event) string {
 		if err != nil {
 			return ""
 		}
-		return string(content)
+		return string(terminal.JSON(content))
 	case event.Name == "":
 		return event.Message
 	}
@@ -130,21 +129,8 @@ func (d *Display) redraw() {
 	d.erase()
 	for _, name := range d.names {
 		fmt.Fprintln(d.out, d.rows[name])
-		d.drawn += height(d.rows[name], d.width())
+		d.drawn += height(d.rows[name], d.out.Width())
 	}
-}
-
-// width returns the width of the terminal in columns, or 0 if it is unknown.
-func (d *Display) width() int {
-	file, ok := d.out.(*os.File)
-	if !ok {
-		return 0
-	}
-	width, _, err := term.GetSize(int(file.Fd()))
-	if err != nil {
-		return 0
-	}
-	return width
 }
 
 // height returns the number of terminal lines of a text.
@@ -158,7 +144,7 @@ func height(text string, width int) int {
 // erase moves the cursor to the first row and clears everything below.
 func (d *Display) erase() {
 	if d.drawn > 0 {
-		fmt.Fprintf(d.out, "\x1b[%dA\x1b[J", d.drawn)
+		d.out.EraseLines(d.drawn)
 	}
 	d.drawn = 0
 }
@@ -175,5 +161,5 @@ func line(event Event) string {
 	if event.Kubeconfig != "" {
 		parts = append(parts, "kubeconfig "+event.Kubeconfig)
 	}
-	return strings.TrimRight(fmt.Sprintf("%-10s  %s", event.Name, strings.Join(parts, "   ")), " ")
+	return terminal.Line(strings.TrimRight(fmt.Sprintf("%-10s  %s", event.Name, strings.Join(parts, "   ")), " "))
 }
