@@ -6,6 +6,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -131,7 +132,10 @@ func recorded(t *testing.T, used sets.Set[string]) client.WithWatch {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo-0", Labels: map[string]string{"quorate.dev/cluster": "demo"}}}
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	scheme := overview.Scheme()
+	var mu sync.Mutex // commands send several requests at the same time
 	record := func(verb string, o runtime.Object) {
+		mu.Lock()
+		defer mu.Unlock()
 		kind, err := apiutil.GVKForObject(o, scheme)
 		if err != nil {
 			t.Error(err)

@@ -1,6 +1,7 @@
 package overview
 
 import (
+	"cmp"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,7 @@ type Alert struct {
 	Name     string `json:"name"` // also the name of the runbook in docs/runbooks
 	Severity string `json:"severity"`
 	Message  string `json:"message,omitempty"`
+	Member   string `json:"member,omitempty"` // the member that is down
 }
 
 // Severities of alerts.
@@ -52,12 +54,14 @@ func alerts(o *Overview) []Alert {
 			return p.Type == c.condition && p.Status == c.status && (c.reasons == nil || slices.Contains(c.reasons, p.Reason))
 		})
 		if i >= 0 {
-			found = append(found, Alert{c.alert, c.severity, o.Problems[i].Message})
+			found = append(found, Alert{Name: c.alert, Severity: c.severity, Message: o.Problems[i].Message})
 		}
 	}
 	for _, r := range o.Replicas {
 		if !r.Ready && (r.Role == "leader" || r.Role == "voter") && o.Desired > 0 {
-			found = append(found, Alert{"QuorateMemberDown", warning, r.Name + " is not ready"})
+			found = append(found, Alert{
+				Name: "QuorateMemberDown", Severity: warning, Message: r.Name + " " + cmp.Or(r.Problem, "is not ready"), Member: r.Name,
+			})
 		}
 	}
 	return found

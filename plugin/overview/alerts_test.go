@@ -51,7 +51,7 @@ func TestAlerts(t *testing.T) {
 		}, []string{"warning QuorateCertificateExpiringSoon", "warning QuorateBackupTooOld"}},
 	} {
 		var got []string
-		for _, a := range Build(Input{Cluster: settled(test.changes...), Now: now}).Alerts {
+		for _, a := range Build(Input{Cluster: settled(test.changes...), Now: now, PodsUnknown: true}).Alerts {
 			got = append(got, a.Severity+" "+a.Name)
 		}
 		if !slices.Equal(got, test.want) {

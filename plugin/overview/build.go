@@ -29,7 +29,10 @@ type Input struct {
 	Notes     []string
 	Now       time.Time
 
+	Failures map[string]string // by pod: why its API server did not respond
+
 	BackupsUnknown bool // reading Backups or Schedules failed
+	PodsUnknown    bool // reading Pods failed
 }
 
 // Build returns the overview of a cluster.
@@ -50,8 +53,11 @@ func Build(in Input) *Overview {
 			o.Problems = append(o.Problems, condition)
 		}
 	}
+	if len(in.Pods) > 0 {
+		o.Ready = ready(o.Replicas)
+	}
 	o.Alerts = alerts(o)
-	o.Health = health(c)
+	o.Health = health(o, c)
 	o.Next = next(o, in)
 	return o
 }
@@ -78,7 +84,18 @@ func Settled(c *v1alpha1.ApiServerCluster) bool {
 		meta.IsStatusConditionFalse(status.Conditions, v1alpha1.Progressing) && !c.RecoveryRequested()
 }
 
-func health(c *v1alpha1.ApiServerCluster) Health {
+// ready returns the number of ready API servers.
+func ready(replicas []Replica) int32 {
+	count := int32(0)
+	for _, r := range replicas {
+		if r.Ready {
+			count++
+		}
+	}
+	return count
+}
+
+func health(o *Overview, c *v1alpha1.ApiServerCluster) Health {
 	has := func(kind string, status metav1.ConditionStatus) bool {
 		return meta.IsStatusConditionPresentAndEqual(c.Status.Conditions, kind, status)
 	}
@@ -93,6 +110,8 @@ func health(c *v1alpha1.ApiServerCluster) Health {
 		return Hibernated
 	case !has(v1alpha1.Available, metav1.ConditionTrue):
 		return Unavailable
+	case unreachable(c), idle(c) && len(downReplicas(o)) > 0:
+		return Degraded
 	case !Settled(c):
 		return Progressing
 	case has(v1alpha1.CertificatesValid, metav1.ConditionFalse), has(v1alpha1.APIServicesAvailable, metav1.ConditionFalse),
@@ -102,11 +121,23 @@ func health(c *v1alpha1.ApiServerCluster) Health {
 	return Healthy
 }
 
+// idle reports whether the operator changes nothing, so that what is not ready is a problem and no step of a change.
+func idle(c *v1alpha1.ApiServerCluster) bool {
+	progressing := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.Progressing)
+	return progressing != nil && c.Status.ObservedGeneration == c.Generation &&
+		(progressing.Status == metav1.ConditionFalse || progressing.Reason == v1alpha1.ReasonWaitingForReplicas)
+}
+
 // replicas returns the pods of API servers, and members without a pod.
 func replicas(in Input) []Replica {
 	byName := map[string]*Replica{}
+	members := map[string]*v1alpha1.MemberStatus{}
 	for _, m := range in.Cluster.Status.Members {
-		r := &Replica{Name: m.Name, Role: cmp.Or(m.Role, "member"), Ready: m.Ready, DBSize: m.DBSize, Status: "NoPod"}
+		members[m.Name] = &m
+		r := &Replica{Name: m.Name, Role: cmp.Or(m.Role, "member"), DBSize: m.DBSize, Status: "NoPod"}
+		if in.PodsUnknown {
+			r.Status = "Unknown"
+		}
 		if m.UnhealthySince != nil {
 			r.Unhealthy = m.UnhealthySince.UTC().Format(time.RFC3339)
 		}
@@ -116,7 +147,7 @@ func replicas(in Input) []Replica {
 		pod := &in.Pods[i]
 		r := byName[pod.Name]
 		if r == nil {
-			r = &Replica{Name: pod.Name, Role: cmp.Or(pod.Labels[desired.RoleLabel], desired.RoleServer), Ready: Ready(pod)}
+			r = &Replica{Name: pod.Name, Role: cmp.Or(pod.Labels[desired.RoleLabel], desired.RoleServer)}
 			byName[pod.Name] = r
 		}
 		r.Node, r.Status, r.Restarts = pod.Spec.NodeName, podStatus(pod), restarts(pod)
@@ -127,6 +158,8 @@ func replicas(in Input) []Replica {
 	}
 	list := []Replica{}
 	for name, r := range byName {
+		r.problem = in.replicaProblem(members[name], podNamed(in.Pods, name))
+		r.Problem, r.Ready = r.problem.text, r.problem.kind == noProblem && !in.Cluster.Hibernated()
 		if sample, ok := in.Samples[name]; ok {
 			r.Usage = usage(sample, in.Earlier[name], newest)
 			r.DBSize = max(r.DBSize, sample.DBSize)
@@ -137,6 +170,15 @@ func replicas(in Input) []Replica {
 		return cmp.Or(cmp.Compare(len(a.Name), len(b.Name)), strings.Compare(a.Name, b.Name))
 	})
 	return list
+}
+
+func podNamed(pods []corev1.Pod, name string) *corev1.Pod {
+	for i := range pods {
+		if pods[i].Name == name {
+			return &pods[i]
+		}
+	}
+	return nil
 }
 
 func usage(sample, earlier replica.Sample, newest int64) *Usage {

@@ -17,38 +17,73 @@ import (
 	"quorate.dev/plugin/replica"
 )
 
+const (
+	// sourceTimeout limits the time to read one of the sources of an overview. During an outage, the rest is shown without the
+	// sources that do not respond.
+	sourceTimeout = 2 * time.Second
+	// clusterTimeout limits the time to read the cluster itself, without which there is nothing to show.
+	clusterTimeout = 10 * time.Second
+)
+
+// source is something that Collect reads.
+type source struct {
+	name string
+	read func(context.Context) error
+}
+
 // Collect reads everything except samples. It returns an error only if the cluster cannot be read; other failures are
 // in Notes.
 func Collect(ctx context.Context, reader client.Reader, key client.ObjectKey, now time.Time) (Input, error) {
 	in := Input{Cluster: &v1alpha1.ApiServerCluster{}, Now: now}
-	if err := reader.Get(ctx, key, in.Cluster); err != nil {
+	if err := within(ctx, clusterTimeout, func(ctx context.Context) error { return reader.Get(ctx, key, in.Cluster) }); err != nil {
 		return in, err
-	}
-	namespace := client.InNamespace(key.Namespace)
-	own := client.MatchingLabels{desired.ClusterLabel: key.Name}
-	list := func(what string, into client.ObjectList, options ...client.ListOption) {
-		if err := reader.List(ctx, into, options...); err != nil {
-			in.Notes = append(in.Notes, fmt.Sprintf("%s cannot be read: %v", what, err))
-		}
 	}
 	var (
 		pods    corev1.PodList
 		secrets corev1.SecretList
 		events  corev1.EventList
 	)
-	list("Pods", &pods, namespace, own)
-	list("Secrets", &secrets, namespace, own)
-	list("Events", &events, namespace)
+	namespace, own := client.InNamespace(key.Namespace), client.MatchingLabels{desired.ClusterLabel: key.Name}
+	list := func(into client.ObjectList, options ...client.ListOption) func(context.Context) error {
+		return func(ctx context.Context) error { return reader.List(ctx, into, options...) }
+	}
+	errs := in.read(ctx, []source{
+		{"Pods", list(&pods, namespace, own)},
+		{"Secrets", list(&secrets, namespace, own)},
+		{"Events", list(&events, namespace)},
+		{"Backups", func(ctx context.Context) error { return in.collectBackups(ctx, reader, key) }},
+		{"Backup schedules", func(ctx context.Context) error { return in.collectSchedules(ctx, reader, key) }},
+	})
+	in.PodsUnknown, in.BackupsUnknown = errs[0] != nil, errs[3] != nil || errs[4] != nil
 	in.Pods, in.Secrets, in.Events = pods.Items, secrets.Items, events.Items
-	note := func(what string, err error) {
-		if err != nil {
-			in.BackupsUnknown = true
-			in.Notes = append(in.Notes, fmt.Sprintf("%s cannot be read: %v", what, err))
+	return in, nil
+}
+
+// read reads sources at the same time, notes which of them are not known, and returns their errors.
+func (in *Input) read(ctx context.Context, sources []source) []error {
+	errs := make([]error, len(sources))
+	var group sync.WaitGroup
+	for i, s := range sources {
+		group.Go(func() { errs[i] = within(ctx, sourceTimeout, s.read) })
+	}
+	group.Wait()
+	for i, s := range sources {
+		if errs[i] != nil {
+			in.Notes = append(in.Notes, fmt.Sprintf("%s are not known: %v", s.name, errs[i]))
 		}
 	}
-	note("Backups", in.collectBackups(ctx, reader, key))
-	note("Backup schedules", in.collectSchedules(ctx, reader, key))
-	return in, nil
+	return errs
+}
+
+// within calls read with a time limit.
+func within(ctx context.Context, limit time.Duration, read func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := read(limited)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		return fmt.Errorf("the API server of the hosting cluster did not respond within %s", limit)
+	}
+	return err
 }
 
 // CollectBackups reads a cluster, its backups and schedules.
@@ -86,27 +121,28 @@ func (in *Input) collectSchedules(ctx context.Context, reader client.Reader, key
 	return nil
 }
 
-// Sample reads the metrics of all pods of the input concurrently. Failures are in Notes.
+// Sample reads the metrics of all running pods of the input concurrently. Pods that do not respond are in Failures, other
+// failures in Notes.
 func (in *Input) Sample(ctx context.Context, sampler *replica.Sampler) {
-	var (
-		mu    sync.Mutex
-		group sync.WaitGroup
-	)
-	in.Samples = map[string]replica.Sample{}
+	var group sync.WaitGroup
+	samples, errs := make([]replica.Sample, len(in.Pods)), make([]error, len(in.Pods))
 	for i := range in.Pods {
-		pod := &in.Pods[i]
-		group.Go(func() {
-			sample, err := sampler.Sample(ctx, pod)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				in.Notes = append(in.Notes, fmt.Sprintf("Metrics of %s cannot be read: %v", pod.Name, err))
-				return
-			}
-			in.Samples[pod.Name] = sample
-		})
+		if in.Pods[i].Status.Phase == corev1.PodRunning {
+			group.Go(func() { samples[i], errs[i] = sampler.Sample(ctx, &in.Pods[i]) })
+		}
 	}
 	group.Wait()
+	in.Samples, in.Failures = map[string]replica.Sample{}, map[string]string{}
+	for i, pod := range in.Pods {
+		switch failure := replica.Unresponsive(errs[i]); {
+		case failure != "":
+			in.Failures[pod.Name] = failure
+		case errs[i] != nil:
+			in.Notes = append(in.Notes, fmt.Sprintf("Metrics of %s cannot be read: %v", pod.Name, errs[i]))
+		case pod.Status.Phase == corev1.PodRunning:
+			in.Samples[pod.Name] = samples[i]
+		}
+	}
 }
 
 // Scheme returns the types that Collect reads.

@@ -2,12 +2,14 @@ package overview
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
 )
 
 const (
@@ -31,7 +33,7 @@ type advice struct {
 // rules are ordered by urgency. A rule returns an empty step if it does not apply.
 var rules = []func(advice) Step{
 	advice.deleted, advice.noOperator, advice.paused, advice.invalid, advice.recovering, advice.restoring, advice.quorum,
-	advice.certificate, advice.degraded, advice.hibernated, advice.unavailable, advice.progressing, advice.space,
+	advice.unreachable, advice.certificate, advice.memberDown, advice.degraded, advice.hibernated, advice.unavailable, advice.progressing, advice.space,
 	advice.apiServices, advice.overdue, advice.rotating, advice.backup,
 }
 
@@ -126,11 +128,81 @@ func (a advice) quorum() Step {
 	if c == nil || c.Reason != "QuorumLost" {
 		return Step{}
 	}
+	text := "etcd has no quorum"
+	if list := downReplicas(a.Overview); len(list) > 0 {
+		text += ": " + sentences(list)
+	}
 	return Step{
-		"etcd has no quorum. If lost members can return with their volumes, wait for them: nothing is lost then. " +
-			"If they cannot, continue with the newest data that is left.",
+		text + ". Restore the nodes and volumes of these members: nothing is lost then. If a majority of the volumes is lost, " +
+			"continue with the newest data that is left.",
 		a.command("quorate recover %s", a.Name),
 	}
+}
+
+// unreachable names the members that do not respond, before the operator declares the quorum lost.
+func (a advice) unreachable() Step {
+	if !unreachable(a.cluster) || a.cluster.Hibernated() {
+		return Step{}
+	}
+	list := downReplicas(a.Overview)
+	if len(list) == 0 {
+		return Step{"etcd does not respond to the operator. Check whether its members run.", a.command("quorate logs %s", a.Name)}
+	}
+	return Step{"etcd does not respond to the operator: " + sentences(list) + ".", a.command("describe pod %s", list[0].Name)}
+}
+
+// deleteAfter is the time that a member has been down for before its deletion is suggested. Many members return earlier.
+const deleteAfter = time.Minute
+
+// memberDown is the remedy of the runbook QuorateMemberDown.
+func (a advice) memberDown() Step {
+	list := downReplicas(a.Overview)
+	if len(list) == 0 || a.cluster.Hibernated() {
+		return Step{}
+	}
+	r := list[0]
+	age := time.Duration(0)
+	if since, err := time.Parse(time.RFC3339, r.Unhealthy); err == nil {
+		age = a.now.Sub(since)
+	}
+	if !idle(a.cluster) && age < deleteAfter && r.problem.kind != blocked && r.problem.kind != crashing {
+		return Step{} // a step of a change
+	}
+	text := sentences(list) + "."
+	describe := a.command("describe pod %s", r.Name)
+	switch {
+	case r.problem.kind == noPod, r.problem.kind == lostData && a.replaceable(list):
+		return Step{text + " The operator replaces it. Wait until it is ready.", a.command("quorate wait %s", a.Name)}
+	case r.problem.kind == lostData:
+		return Step{text + " It is the only member that is left: restore its volume, or recover the cluster from a backup.", a.command("quorate recover %s", a.Name)}
+	case r.problem.kind == blocked:
+		return Step{text + " Correct the cause.", describe}
+	case r.problem.kind == crashing:
+		return Step{text + " Find the cause in its log.", a.command("logs %s --tail=100", r.Name)}
+	case a.replaceable(list) && (age >= deleteAfter || r.problem.kind == unschedulable):
+		return Step{
+			fmt.Sprintf("%s The operator replaces a member that is unhealthy for %s. If its node or volume is lost, replace it now.",
+				text, a.cluster.ReplaceUnhealthyAfter()),
+			a.command("delete pvc/%s pod/%s --wait=false", r.Name, r.Name),
+		}
+	}
+	return Step{text, describe}
+}
+
+// replaceable reports whether the first of the API servers that are down is a member, and the others have a quorum without
+// those that are down.
+func (a advice) replaceable(list []Replica) bool {
+	voters, lost := 0, 0
+	for _, r := range a.Replicas {
+		if r.Role != "leader" && r.Role != "voter" {
+			continue
+		}
+		voters++
+		if slices.ContainsFunc(list, func(other Replica) bool { return other.Name == r.Name }) {
+			lost++
+		}
+	}
+	return list[0].Role != desired.RoleServer && voters-lost > voters/2 && voters-lost > 0 && a.condition(v1alpha1.EtcdQuorum, metav1.ConditionTrue) != nil
 }
 
 func (a advice) certificate() Step {

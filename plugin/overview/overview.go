@@ -32,7 +32,7 @@ type Overview struct {
 	Mode      string    `json:"mode"` // Cluster or Extension
 	Etcd      string    `json:"etcd"` // embedded or external
 	Health    Health    `json:"health"`
-	Ready     int32     `json:"readyReplicas"`
+	Ready     int32     `json:"readyReplicas"` // of the members that are shown
 	Desired   int32     `json:"replicas"`
 	Voters    int32     `json:"voters,omitempty"`
 	Version   string    `json:"version,omitempty"`
@@ -61,7 +61,10 @@ type Replica struct {
 	Node      string `json:"node,omitempty"`
 	DBSize    int64  `json:"dbSizeBytes,omitempty"`
 	Unhealthy string `json:"unhealthySince,omitempty"`
-	Usage     *Usage `json:"usage,omitempty"` // nil if the metrics could not be read
+	Problem   string `json:"problem,omitempty"` // why it is not ready: "does not respond within 2s"
+	Usage     *Usage `json:"usage,omitempty"`   // nil if the metrics could not be read
+
+	problem problem
 }
 
 // Usage contains metrics of an API server.

@@ -136,7 +136,7 @@ func TestHealthAndNextStep(t *testing.T) {
 		}), Input{},
 			Healthy, "new copies of kubeconfigs", "quorate kubeconfig demo"},
 		{"full", settled(func(c *v1alpha1.ApiServerCluster) { c.Status.Members = []v1alpha1.MemberStatus{{Name: "demo-0"}} }),
-			Input{Samples: map[string]replica.Sample{"demo-0": {DBInUse: 90, DBQuota: 100}}}, Healthy, "90% of its quota", "top demo"},
+			Input{PodsUnknown: true, Samples: map[string]replica.Sample{"demo-0": {DBInUse: 90, DBQuota: 100}}}, Healthy, "90% of its quota", "top demo"},
 	} {
 		test.in.Cluster, test.in.Now = test.cluster, now
 		o := Build(test.in)
@@ -158,6 +158,7 @@ func TestReplicas(t *testing.T) {
 	pod := func(name string, waiting string) corev1.Pod {
 		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{desired.RoleLabel: desired.RoleServer}}}
 		p.Status.Phase = corev1.PodRunning
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		status := corev1.ContainerStatus{RestartCount: 2}
 		if waiting != "" {
 			status.State.Waiting = &corev1.ContainerStateWaiting{Reason: waiting}

@@ -122,7 +122,11 @@ func alertRows(alerts []overview.Alert) [][]string {
 		if i == 0 {
 			label = "Alerts:"
 		}
-		rows = append(rows, []string{label, a.Severity + " " + a.Name})
+		text := a.Severity + " " + a.Name
+		if a.Member != "" { // the messages of other alerts are those of the conditions below
+			text += ": " + a.Message
+		}
+		rows = append(rows, []string{label, text})
 	}
 	return rows
 }

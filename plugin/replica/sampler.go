@@ -2,11 +2,14 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,8 +21,9 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// timeout limits the time to read the metrics of one replica.
-const timeout = 10 * time.Second
+// timeout limits the time to read the metrics of one replica, so that a replica that does not respond does not delay the
+// overview of the others.
+const timeout = 2 * time.Second
 
 // Sampler reads the metrics of the replicas of one cluster, with the administrator's kubeconfig.
 type Sampler struct {
@@ -34,6 +38,8 @@ func NewSampler(ctx context.Context, host *rest.Config, namespace, cluster strin
 		return nil, err
 	}
 	name := cluster + "-admin-kubeconfig"
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	secret, err := client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read the administrator's kubeconfig: %w", err)
@@ -65,6 +71,24 @@ func (s *Sampler) Sample(ctx context.Context, pod *corev1.Pod) (Sample, error) {
 	}
 	defer client.CloseIdleConnections()
 	return read(ctx, client, config.Host+"/metrics")
+}
+
+// Unresponsive returns how an API server failed to respond, as the end of a sentence, or "" if the error is of another kind.
+func Unresponsive(err error) string {
+	var timedOut interface{ Timeout() bool }
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timedOut) && timedOut.Timeout():
+		return fmt.Sprintf("does not respond within %s", timeout)
+	case strings.Contains(err.Error(), syscall.ECONNREFUSED.Error()): // also in the messages of `quorate connect` in a pod
+		return "refuses connections"
+	case strings.Contains(err.Error(), syscall.EHOSTUNREACH.Error()), strings.Contains(err.Error(), syscall.ENETUNREACH.Error()):
+		return "is unreachable"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
+		return "closes connections"
+	}
+	return ""
 }
 
 func read(ctx context.Context, client *http.Client, url string) (Sample, error) {
