@@ -3,6 +3,7 @@ package desired
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"regexp"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +27,7 @@ func Validate(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolu
 	_, pauseErr := cluster.PausedUntil()
 	_, windowsErr := Windows(cluster)
 	errs = append(errs, pauseErr, windowsErr, validateEtcd(cluster), validateRestore(cluster), validateStorage(cluster, claims),
-		validateAggregation(cluster), validateExtension(cluster), validateCompanions(cluster), validateEncryption(cluster))
+		validateAggregation(cluster), validateExtension(cluster), validateCompanions(cluster), validateEncryption(cluster), validateNames(cluster))
 	if err := errors.Join(errs...); err != nil {
 		return errors.Join(err, setExtra(config.Default(), cluster.Spec.ExtraArgs))
 	}
@@ -34,6 +35,25 @@ func Validate(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolu
 		return err
 	}
 	return validatePatch(cluster)
+}
+
+// dnsName matches the DNS names that clients accept in certificates. The last label is not a number: 10.0.0.300 is a mistyped
+// address.
+var dnsName = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9_][-A-Za-z0-9_]*(\.[A-Za-z0-9_][-A-Za-z0-9_]*)*$`)
+
+var lastLabelIsNumber = regexp.MustCompile(`(^|\.)[0-9]+$`)
+
+// validateNames returns the errors in spec.extraSANs. No client accepts a certificate for an invalid name.
+func validateNames(cluster *v1alpha1.ApiServerCluster) error {
+	var errs []error
+	for _, name := range cluster.Spec.ExtraSANs {
+		address, err := netip.ParseAddr(name)
+		isAddress, isName := err == nil && address.Zone() == "", dnsName.MatchString(name) && !lastLabelIsNumber.MatchString(name)
+		if !isAddress && !isName {
+			errs = append(errs, fmt.Errorf("spec.extraSANs: %q is not a DNS name or IP address", name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // validatePatch returns the errors in spec.patches.

@@ -1,17 +1,23 @@
 package etcd
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"quorate.dev/operator/pki"
 )
@@ -255,6 +261,21 @@ func TestNameOf(t *testing.T) {
 	} {
 		if got := nameOf(peerURL); got != want {
 			t.Errorf("nameOf(%q): %q, want %q", peerURL, got, want)
+		}
+	}
+}
+
+// TestPlainErrors checks that messages for users have none of gRPC's notation.
+func TestPlainErrors(t *testing.T) {
+	for want, err := range map[string]error{
+		"no response":                  fmt.Errorf("wrapped: %w", context.DeadlineExceeded),
+		"no response ":                 status.Error(codes.DeadlineExceeded, "context deadline exceeded"),
+		"dial tcp: connection refused": status.Error(codes.Unavailable, "dial tcp: connection refused"),
+		"etcdserver: no leader":        rpctypes.ErrNoLeader,
+		"other":                        errors.New("other"),
+	} {
+		if got := plain(err).Error(); got != strings.TrimSpace(want) {
+			t.Errorf("%v: got %q, want %q", err, got, want)
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"quorate.dev/operator/parallel"
 )
@@ -95,9 +97,20 @@ func (c *Client) list(ctx context.Context) ([]*etcdserverpb.Member, error) {
 		if r.err == nil {
 			return r.response.Members, nil
 		}
-		errs[r.endpoint] = fmt.Errorf("%s: %w", c.endpoints[r.endpoint].name, r.err)
+		errs[r.endpoint] = fmt.Errorf("%s: %w", c.endpoints[r.endpoint].name, plain(r.err))
 	}
 	return nil, errors.Join(append([]error{ErrUnreachable}, errs...)...)
+}
+
+// plain returns an error without gRPC's notation, because it becomes part of a status message.
+func plain(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
+		return errors.New("no response")
+	}
+	if s, ok := status.FromError(err); ok {
+		return errors.New(s.Message())
+	}
+	return err
 }
 
 func memberOf(entry *etcdserverpb.Member) Member {

@@ -3,6 +3,7 @@ package observed
 import (
 	"bufio"
 	"context"
+	"errors"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -42,26 +43,37 @@ func (p Probe) encryption(ctx context.Context, pod *corev1.Pod) (e Encryption) {
 	if pod.Status.PodIP == "" {
 		return Encryption{Err: errNoAddress}
 	}
+	err := p.get(ctx, pod, "/metrics", func(response *http.Response) (err error) {
+		if response.StatusCode != http.StatusOK {
+			return errors.New(response.Status)
+		}
+		e.Hash, err = parseEncryption(response.Body)
+		return err
+	})
+	if err != nil {
+		e.Err = fmt.Errorf("requesting metrics: %w", err)
+	}
+	return e
+}
+
+// get requests a path of the API server in a pod, and calls read with the response.
+func (p Probe) get(ctx context.Context, pod *corev1.Pod, path string, read func(*http.Response) error) error {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	// A transport writes to its configuration on its first request, so transports must not share one.
 	transport := &http.Transport{TLSClientConfig: p.Serving.Clone(), ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
-	url := "https://" + address(pod, desired.SecurePort) + "/metrics"
+	url := "https://" + address(pod, desired.SecurePort) + path
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return Encryption{Err: err}
+		return err
 	}
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		return Encryption{Err: fmt.Errorf("requesting metrics: %w", err)}
+		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode != http.StatusOK {
-		return Encryption{Err: fmt.Errorf("requesting metrics: %s", response.Status)}
-	}
-	e.Hash, e.Err = parseEncryption(response.Body)
-	return e
+	return read(response)
 }
 
 // parseEncryption returns the hash in metrics, or "".

@@ -185,6 +185,11 @@ var steps = []step{
 		needs: []fact{certificatesReady},
 		do:    (*Reconciler).readVersion,
 	},
+	{
+		name:  "external etcd",
+		needs: []fact{certificatesReady},
+		do:    (*Reconciler).checkExternalEtcd,
+	},
 }
 
 // pass is the state of one reconciliation.

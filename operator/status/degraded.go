@@ -31,6 +31,10 @@ func degraded(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	case !cluster.ExternalEtcd() && in.State.QuorumLost(in.Now):
 		return condition(v1alpha1.Degraded, true, observed.QuorumLostReason,
 			"etcd has no quorum; the operator only recreates missing pods until it is restored, or spec.recovery requests a recovery")
+	case len(in.WithoutEtcd) > 0:
+		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonEtcdUnreachable, "etcd at %s does not respond to %s; check its "+
+			"members, the network, and the certificates in spec.etcd.external.secretRef",
+			strings.Join(cluster.Spec.Etcd.External.Endpoints, ", "), strings.Join(in.WithoutEtcd, ", "))
 	case in.ConfigurationErr != nil:
 		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonInvalidConfiguration,
 			"The last valid files stay in use: %s", oneLine(in.ConfigurationErr))

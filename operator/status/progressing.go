@@ -5,6 +5,7 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/membership"
+	"quorate.dev/operator/observed"
 )
 
 // progressing is true while the operator changes the cluster or waits for a change to take effect.
@@ -20,6 +21,8 @@ func progressing(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition 
 		return condition(v1alpha1.Progressing, false, v1alpha1.ReasonInvalidSpec, "The operator makes no changes until the spec is valid")
 	case cluster.Paused(in.Now):
 		return condition(v1alpha1.Progressing, false, v1alpha1.ReasonPaused, "The operator makes no changes while the cluster is paused")
+	case !cluster.ExternalEtcd() && in.State.QuorumLost(in.Now) && in.Action.Kind == membership.Wait:
+		return condition(v1alpha1.Progressing, false, observed.QuorumLostReason, "The operator makes no changes. %s", in.Action.Reason)
 	case in.Rejected != nil:
 		return condition(v1alpha1.Progressing, true, v1alpha1.ReasonWaitingForEtcd,
 			"Retrying after etcd rejected a change: %v", in.Rejected)

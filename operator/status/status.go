@@ -52,11 +52,13 @@ type Input struct {
 	ConfigurationErr error
 	// Undecryptable are resources that were removed from spec.encryption without a confirmation. They stay encrypted.
 	Undecryptable []string
-	Schedules     []Schedule // of backups
-	VolumeErr     error      // why volumes cannot be expanded
-	Version       string
-	Endpoint      string
-	Now           time.Time
+	// WithoutEtcd are the API servers that are not ready because their external etcd does not respond.
+	WithoutEtcd []string
+	Schedules   []Schedule // of backups
+	VolumeErr   error      // why volumes cannot be expanded
+	Version     string
+	Endpoint    string
+	Now         time.Time
 }
 
 // checks compute one condition each.

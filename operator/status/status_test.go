@@ -117,6 +117,30 @@ func TestConditions(t *testing.T) {
 			},
 			want{"EtcdQuorum": "QuorumLost", "Available": "QuorumLost"},
 		},
+		"the quorum is lost, and nothing changes": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				unreachable(cluster, in)
+				withCondition(cluster, v1alpha1.EtcdQuorum, metav1.ConditionFalse, "QuorumLost", 0)
+				in.Action.Reason = "Waiting for etcd to regain its quorum"
+			},
+			want{"EtcdQuorum": "QuorumLost", "Progressing": "QuorumLost"},
+		},
+		"the quorum is lost, and a pod is created": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				unreachable(cluster, in)
+				withCondition(cluster, v1alpha1.EtcdQuorum, metav1.ConditionFalse, "QuorumLost", 0)
+				in.Action = membership.Action{Kind: membership.CreatePod, Name: "demo-0"}
+			},
+			want{"EtcdQuorum": "QuorumLost", "Progressing": "Reconciling"},
+		},
+		"an external etcd does not respond": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				cluster.Spec.Etcd.External = &v1alpha1.ExternalEtcd{Endpoints: []string{"https://etcd.example.org:2379"}}
+				in.State.Pods[0] = pod("demo-0", false)
+				in.WithoutEtcd = []string{"demo-0"}
+			},
+			want{"Degraded": "EtcdUnreachable"},
+		},
 		"the quorum is still lost, one member survives": {
 			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
 				unreachable(cluster, in)

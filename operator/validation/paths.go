@@ -1,6 +1,8 @@
 package validation
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -8,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 )
 
@@ -15,6 +18,37 @@ import (
 var pathFields = []string{
 	"kubeConfigFile", "caBundle", "clientCert", "clientKey",
 	"certificate-authority", "client-certificate", "client-key", "tokenFile",
+}
+
+// checkMainFiles returns an error if the objects of a part do not have its main file. The API server's own error would only name a
+// path in the pod.
+func checkMainFiles(cluster *v1alpha1.ApiServerCluster, c desired.Configuration) error {
+	var errs []error
+	for _, part := range desired.Parts(cluster) {
+		if _, found := c.Files[desired.FileKey(part.Name, part.Main())]; found {
+			continue
+		}
+		var objects, keys []string
+		if ref := part.Files.ConfigMapRef; ref != nil {
+			objects = append(objects, "ConfigMap "+ref.Name)
+		}
+		if ref := part.Files.SecretRef; ref != nil {
+			objects = append(objects, "Secret "+ref.Name)
+		}
+		for key := range c.Files {
+			if name, ok := strings.CutPrefix(key, part.Name+"."); ok {
+				keys = append(keys, name)
+			}
+		}
+		slices.Sort(keys)
+		const shown = 10
+		if len(keys) > shown {
+			keys = append(keys[:shown], "...")
+		}
+		errs = append(errs, fmt.Errorf("%s: %s has no key %s, but %s; rename the key, or name the main file in spec.%s.key",
+			part.Name, cmp.Or(strings.Join(objects, " or "), "the spec"), part.Main(), cmp.Or(strings.Join(keys, ", "), "none"), part.Name))
+	}
+	return errors.Join(errs...)
 }
 
 // checkPaths returns an error if a file refers to a path outside the configuration. The operator must not read its own

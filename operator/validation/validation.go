@@ -26,7 +26,7 @@ func Check(cluster *v1alpha1.ApiServerCluster, c desired.Configuration) (static 
 	if len(desired.Parts(cluster)) == 0 && c.Encryption == nil {
 		return "", nil
 	}
-	if err := checkPaths(c); err != nil {
+	if err := errors.Join(checkMainFiles(cluster, c), checkPaths(c)); err != nil {
 		return "", err
 	}
 	directory, err := os.MkdirTemp("", "configuration-")

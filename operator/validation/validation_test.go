@@ -52,7 +52,7 @@ func TestCheck(t *testing.T) {
 	}{
 		"audit":                   {"audit", map[string]string{"config.yaml": audit + "rules: [{level: Metadata}]"}, ""},
 		"audit level":             {"audit", map[string]string{"config.yaml": audit + "rules: [{level: All}]"}, `loading audit policy file: `},
-		"no main file":            {"audit", map[string]string{"other": ""}, "/etc/quorate/configuration/audit/config.yaml: no such file"},
+		"no main file":            {"audit", map[string]string{"other": ""}, "audit: ConfigMap x has no key config.yaml, but other; rename the key, or name the main file in spec.audit.key"},
 		"authentication":          {"authentication", map[string]string{"config.yaml": authentication + "anonymous: {enabled: true, conditions: [{path: /readyz}, {path: /livez}]}"}, ""},
 		"issuer":                  {"authentication", map[string]string{"config.yaml": authentication + "jwt: [{issuer: {url: 'http://x', audiences: [a]}}]"}, "jwt[0].issuer.url"},
 		"no anonymous requests":   {"authentication", map[string]string{"config.yaml": authentication + "anonymous: {enabled: false}"}, "/livez must be allowed"},

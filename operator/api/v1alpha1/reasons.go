@@ -26,7 +26,7 @@ const (
 	//
 	// Do: Restore the pods and nodes. If their volumes are lost, request a recovery (docs/backup.md).
 	//
-	// Of: Available=False, Degraded=True, EtcdQuorum=False.
+	// Of: Available=False, Progressing=False, Degraded=True, EtcdQuorum=False.
 	ReasonQuorumLost = "QuorumLost"
 
 	// ReasonInvalidSpec: The spec, or a file that it refers to, is invalid; the message is the API server's own. No pod
@@ -67,12 +67,13 @@ const (
 	// Event: Normal, ApiServerCluster.
 	ReasonBootstrappingEtcd = "BootstrappingEtcd"
 
-	// ReasonEtcdUnreachable: etcd does not respond to the operator. The operator does not know yet whether the quorum is
-	// lost.
+	// ReasonEtcdUnreachable: etcd does not respond to the operator, which does not know yet whether the quorum is lost. Of
+	// Degraded: the external etcd does not respond to the API servers that the message names.
 	//
-	// Do: Wait, or check the pods and the NetworkPolicies.
+	// Do: Wait, or check the pods and the NetworkPolicies; with an external etcd, check its members, the network and the
+	// certificates.
 	//
-	// Of: EtcdQuorum=Unknown, EtcdSpaceAvailable=Unknown.
+	// Of: EtcdQuorum=Unknown, EtcdSpaceAvailable=Unknown, Degraded=True.
 	ReasonEtcdUnreachable = "EtcdUnreachable"
 
 	// ReasonAllAvailable: All APIServices, or all companions, are available.
