@@ -1,11 +1,10 @@
 package config
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+
+	kjson "sigs.k8s.io/json"
 )
 
 // MemberRecordVariable is the environment variable with the MemberRecord of the embedded member as JSON. The operator sets
@@ -37,13 +36,9 @@ func ParseMemberRecord(text string) (MemberRecord, error) {
 	if text == "" {
 		return record, nil
 	}
-	decoder := json.NewDecoder(bytes.NewBufferString(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&record); err != nil {
+	strict, err := kjson.UnmarshalStrict([]byte(text), &record)
+	if err := errors.Join(append(strict, err)...); err != nil {
 		return MemberRecord{}, fmt.Errorf("%s: %w", MemberRecordVariable, err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return MemberRecord{}, fmt.Errorf("%s: there is text after the JSON object", MemberRecordVariable)
 	}
 	return record, nil
 }

@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
 
@@ -57,7 +59,9 @@ func Parse(data []byte) (s State, err error) {
 	if len(data) == 0 {
 		return s, nil
 	}
-	if err := json.Unmarshal(data, &s); err != nil {
+	// A key in a field of another name, or of another letter case, would be ignored.
+	strict, err := kjson.UnmarshalStrict(data, &s)
+	if err := errors.Join(append(strict, err)...); err != nil {
 		return s, fmt.Errorf("parsing the encryption keys: %w", err)
 	}
 	return s, nil

@@ -161,3 +161,15 @@ func TestRestored(t *testing.T) {
 		}
 	}
 }
+
+// TestParseIsStrict checks that a misspelled field of an edited Secret is an error, instead of a key that is missing.
+func TestParseIsStrict(t *testing.T) {
+	for text, valid := range map[string]bool{
+		``: true, `{"current": {"resources": ["secrets"]}}`: true, `{"Current": {"resources": ["secrets"]}}`: false,
+		`{"current": {"Resources": ["secrets"]}}`: false, `{"current": {}, "current": {}}`: false, `{"next": {"key": "x"}}`: false, `{`: false,
+	} {
+		if _, err := Parse([]byte(text)); (err == nil) != valid {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

@@ -69,9 +69,10 @@ func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 		state = state.Promote()
 	case stage == rotation.DropOld:
 		state = state.Promote().Drop()
+		err = r.forgetDecryption(ctx, p)
 	}
 	if err != nil {
-		return fmt.Errorf("creating an encryption key: %w", err)
+		return fmt.Errorf("changing the encryption: %w", err)
 	}
 	if err := r.writeSecret(ctx, p.cluster, found, current, desired.EncryptionKeys(p.cluster, state)); err != nil {
 		return err
@@ -79,6 +80,20 @@ func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 	p.encryption, p.configuration.Sockets = state, desired.Sockets(state)
 	p.configuration.Encryption, err = state.Configuration()
 	return err
+}
+
+// forgetDecryption removes the annotation DecryptAnnotation at the end of a change, so that it does not confirm a later one.
+func (r *Reconciler) forgetDecryption(ctx context.Context, p *pass) error {
+	if _, ok := p.cluster.Annotations[v1alpha1.DecryptAnnotation]; !ok || !p.mayChange() {
+		return nil
+	}
+	before := p.cluster.DeepCopy()
+	delete(p.cluster.Annotations, v1alpha1.DecryptAnnotation)
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, p.cluster, patch); err != nil {
+		return fmt.Errorf("removing the annotation %s: %w", v1alpha1.DecryptAnnotation, err)
+	}
+	return nil
 }
 
 // wantedEncryption returns the scheme of the spec. If the spec no longer encrypts a resource, and the user has not confirmed
@@ -132,7 +147,11 @@ func (r *Reconciler) hasEncryption(ctx context.Context, p *pass) (bool, error) {
 
 // encryptionDue returns why the encryption configuration has to be replaced, or "".
 func (p *pass) encryptionDue() string {
-	if !p.encryption.Current.Same(p.wantedEncryption()) {
+	wanted := p.wantedEncryption()
+	if removed := p.encryption.Current.Uncovered(wanted); len(removed) > 0 {
+		return "spec.encryption has changed, and the stored objects of " + strings.Join(removed, ", ") + " are decrypted"
+	}
+	if !p.encryption.Current.Same(wanted) {
 		return "spec.encryption has changed"
 	}
 	return p.encryptionKeyDue()

@@ -213,10 +213,24 @@ func (a advice) certificate() Step {
 }
 
 func (a advice) degraded() Step {
-	if c := a.condition(v1alpha1.Degraded, metav1.ConditionTrue); c != nil {
-		return Step{"Solve the problem that the operator cannot repair: " + c.Message, a.command("quorate logs %s", a.Name)}
+	c := a.condition(v1alpha1.Degraded, metav1.ConditionTrue)
+	if c == nil {
+		return Step{}
 	}
-	return Step{}
+	command := a.command("quorate logs %s", a.Name)
+	switch c.Reason {
+	case v1alpha1.ReasonReconcileFailed:
+		command = a.command("quorate logs %s --operator", a.Name)
+	case v1alpha1.ReasonDecryptionNotConfirmed, v1alpha1.ReasonEtcdUnreachable:
+		command = a.command("edit asc %s", a.Name)
+	case v1alpha1.ReasonSecretLost:
+		command = a.command("get secrets -l quorate.dev/cluster=%s", a.Name)
+	case v1alpha1.ReasonVolumeExpansionFailed:
+		command = a.command("get persistentvolumeclaims -l quorate.dev/cluster=%s", a.Name)
+	case v1alpha1.ReasonEtcdAlarm:
+		command = a.command("quorate top %s", a.Name)
+	}
+	return Step{"Solve the problem that the operator cannot repair: " + c.Message, command}
 }
 
 func (a advice) hibernated() Step {

@@ -107,6 +107,10 @@ func TestHealthAndNextStep(t *testing.T) {
 			c.Status.Recovery = &v1alpha1.RecoveryStatus{Stage: v1alpha1.RecoveryRestoring, Message: "there is no data"}
 		}), Input{}, Unavailable, "makes no progress: there is no data", "--for=recovered"},
 		{"degraded", settled(degraded), Input{}, Degraded, "demo-1 fails", "kubectl quorate logs demo"},
+		{"decryption", settled(set(condition(v1alpha1.Degraded, metav1.ConditionTrue, "DecryptionNotConfirmed", "set the annotation"))), Input{},
+			Degraded, "set the annotation", "kubectl edit asc demo"},
+		{"a lost Secret", settled(set(condition(v1alpha1.Degraded, metav1.ConditionTrue, "SecretLost", "restore it"))), Input{},
+			Degraded, "restore it", "kubectl get secrets -l quorate.dev/cluster=demo"},
 		{"invalid", settled(set(condition(v1alpha1.Degraded, metav1.ConditionTrue, "InvalidSpec", "extraArgs"))), Input{},
 			Degraded, "Correct the spec: extraArgs", "kubectl edit asc demo"},
 		{"expired", settled(set(condition(v1alpha1.CertificatesValid, metav1.ConditionFalse, "Expired", "Certificate expired"))), Input{},
