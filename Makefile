@@ -59,10 +59,10 @@ hostile: ## disturb clusters at random in a simulation and with real members; SE
 upgrade: ## take over clusters from the previous release's operator; RECORD=1 rewrites the objects of the short test
 	QUORATE_UPGRADE=full go test -count=1 -v -run TestUpgradeRestartsNothing ./operator $(if $(RECORD),-record)
 
-operator-size: ## memory and CPU time of the operator with CLUSTERS=200
+operator-size: ## memory and CPU time of the operator with CLUSTERS=200, compared with docs/install.md
 	QUORATE_OPERATOR_SIZE=$(or $(CLUSTERS),200) go test -count=1 -v -timeout 30m -run TestOperatorSize ./operator
 
-restarts: ## restart a single etcd member, with and without fsync
+restarts: ## restart a single etcd member 50 and 20 times, on one and on all processors, with and without fsync
 	QUORATE_RESTARTS=full go test -count=1 -v -run TestRestart ./apiserver/etcd
 
 prometheus: ## scrape a sandbox with Prometheus: no alerts without faults, a fault for each alert, dashboards; SPEED=1 uses real durations

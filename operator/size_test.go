@@ -34,9 +34,87 @@ const clustersPerNamespace = 50
 // quietPeriod is the time over which CPU time is measured.
 const quietPeriod = 5 * time.Minute
 
-// TestOperatorSize prints the memory and the CPU time of an operator process with many clusters of three replicas,
-// over five minutes, the resync interval, in which nothing changes. Pods are stubs: they respond to the operator's
-// requests to members and API servers.
+// size is what an operator process uses.
+type size struct {
+	resident, peak, binary int64 // MiB; binary is the part of resident that consists of pages of the executable
+	processor              float64
+}
+
+// documentedSize is the size with 200 clusters in docs/install.md. TestOperatorSizeIsDocumented compares the two.
+var documentedSize = size{resident: 143, peak: 197, binary: 81, processor: 1.4}
+
+// documentedClusters is the number of clusters of documentedSize.
+const documentedClusters = 200
+
+// limits returns the largest size with a number of clusters that does not contradict the documentation. Half of the memory of
+// the documented process, without the pages of the binary, is taken as independent of the number of clusters. Memory may be half
+// as large again, because the garbage collector's pace depends on the load of the machine. CPU time may be twice as much,
+// because it depends on the processor and on the other load of the machine.
+func (s size) limits(clusters int) size {
+	share := 0.5 + 0.5*float64(clusters)/documentedClusters
+	grown := func(documented int64, factor float64) int64 {
+		return s.binary + int64(share*factor*float64(documented-s.binary))
+	}
+	const memoryFactor, processorFactor = 1.5, 2
+	return size{
+		binary: s.binary * 5 / 4, resident: grown(s.resident, memoryFactor), peak: grown(s.peak, memoryFactor),
+		processor: share * processorFactor * s.processor,
+	}
+}
+
+// check reports what is larger than its limit.
+func (s size) check(limit size) []string {
+	var problems []string
+	for _, figure := range []struct {
+		name       string
+		got, limit float64
+		unit       string
+	}{
+		{"resident memory", float64(s.resident), float64(limit.resident), "MiB"},
+		{"peak of resident memory", float64(s.peak), float64(limit.peak), "MiB"},
+		{"resident pages of the binary", float64(s.binary), float64(limit.binary), "MiB"},
+		{"CPU time", s.processor, limit.processor, "% of a core"},
+	} {
+		if figure.got > figure.limit {
+			problems = append(problems, fmt.Sprintf("%s: %.1f %s, want at most %.1f", figure.name, figure.got, figure.unit, figure.limit))
+		}
+	}
+	return problems
+}
+
+// TestOperatorSizeIsDocumented checks that the documentation has the figures that TestOperatorSize enforces, that a process which
+// uses them passes, and that one which uses twice the memory or three times the CPU time fails.
+func TestOperatorSizeIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, guide := documentedSize, strings.Join(strings.Fields(string(text)), " ")
+	for _, want := range []string{
+		fmt.Sprintf("With %d clusters of three replicas", documentedClusters),
+		fmt.Sprintf("uses %d MiB of resident memory, including %d MiB of pages of its binary, and %.1f %% of a core", d.resident, d.binary, d.processor),
+		fmt.Sprintf("it used up to %d MiB", d.peak),
+	} {
+		if !strings.Contains(guide, want) {
+			t.Errorf("docs/install.md does not have %q", want)
+		}
+	}
+	limit := d.limits(documentedClusters)
+	if problems := d.check(limit); len(problems) > 0 {
+		t.Errorf("the documented size is too large: %q", problems)
+	}
+	large := size{resident: 2 * d.resident, peak: 2 * d.peak, binary: 2 * d.binary, processor: 3 * d.processor}
+	if problems := large.check(limit); len(problems) != 4 {
+		t.Errorf("only these are too large: %q", problems)
+	}
+	if few := d.limits(1); few.resident >= limit.resident || few.processor >= limit.processor {
+		t.Errorf("the limits do not depend on the number of clusters: %+v, %+v", few, limit)
+	}
+}
+
+// TestOperatorSize measures the memory and the CPU time of an operator process with many clusters of three replicas, over five
+// minutes, the resync interval, in which nothing changes. It fails if they contradict docs/install.md. Pods are stubs:
+// they respond to the operator's requests to members and API servers.
 func TestOperatorSize(t *testing.T) {
 	count, err := strconv.Atoi(os.Getenv("QUORATE_OPERATOR_SIZE"))
 	if err != nil {
@@ -84,10 +162,15 @@ func TestOperatorSize(t *testing.T) {
 	processor := processorTime(t, command.Process.Pid)
 	time.Sleep(quietPeriod)
 	processor = processorTime(t, command.Process.Pid) - processor
+	got := size{
+		resident: residentMemory(t, command.Process.Pid, "VmRSS") >> 20, binary: residentMemory(t, command.Process.Pid, "RssFile") >> 20,
+		peak: residentMemory(t, command.Process.Pid, "VmHWM") >> 20, processor: 100 * processor.Seconds() / quietPeriod.Seconds(),
+	}
 	t.Logf("operator: %d MiB resident, of which %d MiB are pages of the binary; at most %d MiB; %.1f %% of a core",
-		residentMemory(t, command.Process.Pid, "VmRSS")>>20, residentMemory(t, command.Process.Pid, "RssFile")>>20,
-		residentMemory(t, command.Process.Pid, "VmHWM")>>20,
-		100*processor.Seconds()/quietPeriod.Seconds())
+		got.resident, got.binary, got.peak, got.processor)
+	for _, problem := range got.check(documentedSize.limits(count)) {
+		t.Error(problem)
+	}
 }
 
 func (e *environment) readyClusters() int {
