@@ -335,11 +335,11 @@ func (e *environment) pods() []corev1.Pod {
 // refuse updates the spec with values that the CRD rejects, and with one that only the operator rejects.
 func (e *environment) refuse() {
 	for want, edit := range map[string]func(*v1alpha1.ApiServerClusterSpec){
-		"storage.size can only grow":                               func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") },
-		"storage.class is immutable":                               func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") },
-		"this flag is set by the operator: etcd-servers":           func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["etcd-servers"] = "http://127.0.0.1:1" },
-		"or the API server does not implement it: token-auth-file": func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["token-auth-file"] = "/x" },
-		"not a DNS name or IP address: not a name, 10.0.0.300": func(s *v1alpha1.ApiServerClusterSpec) {
+		"storage.size can only grow":               func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") },
+		"storage.class is immutable":               func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") },
+		"this flag is set by the operator: etcd-*": func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["etcd-servers"] = "http://127.0.0.1:1" },
+		"or the API server does not implement it":  func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["token-auth-file"] = "/x" },
+		"not a DNS name or IP address: 10.0.0.300": func(s *v1alpha1.ApiServerClusterSpec) {
 			s.ExtraSANs = []string{"api.example.org", "not a name", "10.0.0.300"}
 		},
 		"flag names have no leading dashes": func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["--v"] = "3" },

@@ -19,6 +19,7 @@ import (
 
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/panics"
 )
 
 // Resource is the resource of CustomResourceDefinitions.
@@ -373,7 +374,7 @@ func (c *Controller) work(ctx context.Context) {
 		if shutdown {
 			return
 		}
-		if err := c.write(ctx, name); err != nil && ctx.Err() == nil {
+		if err := panics.Catch(func() error { return c.write(ctx, name) }); err != nil && ctx.Err() == nil {
 			c.Logger.Error(err, "Failed to reconcile a CustomResourceDefinition", "name", name)
 			c.queue.AddRateLimited(name)
 		} else {

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc/status"
 
-	"quorate.dev/operator/parallel"
+	"quorate.dev/panics"
 )
 
 const (
@@ -29,10 +29,7 @@ type Defragmentation struct {
 func (p *Pool) Defragment(cluster string, member Endpoint, id uint64, port string, credentials Credentials) {
 	if started := p.startDefragmentation(cluster, member.Name); started != nil {
 		go func() {
-			var err error
-			if caught := parallel.Catch(func() { err = defragment(member, id, port, credentials) }); caught != nil {
-				err = caught
-			}
+			err := panics.Catch(func() error { return defragment(member, id, port, credentials) })
 			p.finishDefragmentation(cluster, started, err)
 		}()
 	}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"quorate.dev/operator/parallel"
+	"quorate.dev/panics"
 )
 
 // Member is an entry of the member list with the status that the member reports.
@@ -85,9 +86,10 @@ func (c *Client) list(ctx context.Context) ([]*etcdserverpb.Member, error) {
 	for i, e := range c.endpoints {
 		go func() {
 			r := result{endpoint: i}
-			if p := parallel.Catch(func() { r.response, r.err = e.client.MemberList(ctx) }); p != nil {
-				r.err = p
-			}
+			r.err = panics.Catch(func() (err error) {
+				r.response, err = e.client.MemberList(ctx)
+				return err
+			})
 			results <- r
 		}()
 	}

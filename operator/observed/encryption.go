@@ -3,8 +3,8 @@ package observed
 import (
 	"bufio"
 	"context"
-	"errors"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"

@@ -6,43 +6,29 @@
 package parallel
 
 import (
-	"fmt"
-	"runtime/debug"
 	"sync"
+
+	"quorate.dev/panics"
 )
 
 // Each calls do with the numbers from 0 to n-1, each in a goroutine, and returns when all calls have returned. If one of
-// them panics, Each panics with a *Panic.
+// them panics, Each panics with a
+// *panics.Panic.
 func Each(n int, do func(int)) {
 	var running sync.WaitGroup
-	panics := make([]*Panic, n)
+	errs := make([]error, n)
 	for i := range n {
-		running.Go(func() { panics[i] = Catch(func() { do(i) }) })
+		running.Go(func() {
+			errs[i] = panics.Catch(func() error {
+				do(i)
+				return nil
+			})
+		})
 	}
 	running.Wait()
-	for _, p := range panics {
-		if p != nil {
-			panic(p)
+	for _, err := range errs {
+		if err != nil {
+			panic(err)
 		}
 	}
-}
-
-// Panic is a panic of another goroutine.
-type Panic struct {
-	Value any
-	Stack []byte
-}
-
-// Error implements error.
-func (p *Panic) Error() string { return fmt.Sprintf("panic: %v\n%s", p.Value, p.Stack) }
-
-// Catch calls do and returns its panic, or nil.
-func Catch(do func()) (p *Panic) {
-	defer func() {
-		if value := recover(); value != nil {
-			p = &Panic{Value: value, Stack: debug.Stack()}
-		}
-	}()
-	do()
-	return nil
 }

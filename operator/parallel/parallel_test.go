@@ -5,24 +5,27 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"quorate.dev/panics"
 )
 
 // TestPanicMovesToTheCaller: all calls return, and the caller can recover the panic.
 func TestPanicMovesToTheCaller(t *testing.T) {
 	var calls atomic.Int32
-	caught := Catch(func() {
+	err := panics.Catch(func() error {
 		Each(8, func(i int) {
 			calls.Add(1)
 			if i == 3 {
 				panic(errors.New("index 3"))
 			}
 		})
+		return nil
 	})
-	if caught == nil || calls.Load() != 8 {
-		t.Fatalf("caught %v after %d calls", caught, calls.Load())
+	var caught, inner *panics.Panic
+	if !errors.As(err, &caught) || calls.Load() != 8 {
+		t.Fatalf("caught %v after %d calls", err, calls.Load())
 	}
-	inner, ok := caught.Value.(*Panic)
-	if !ok || !strings.Contains(inner.Error(), "index 3") || !strings.Contains(inner.Error(), "parallel_test.go") {
+	if !errors.As(errors.Unwrap(caught), &inner) || !strings.Contains(inner.Error(), "index 3") || !strings.Contains(inner.Error(), "parallel_test.go") {
 		t.Errorf("the panic %v does not have the value and the stack of its origin", caught.Value)
 	}
 }

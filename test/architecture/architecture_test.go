@@ -69,8 +69,9 @@ var between = map[string][]string{
 	"plugin":                     {"operator/api/v1alpha1", "operator/desired"},
 }
 
-// shared are the folders that every package may import: config embeds the manifests, terminal writes to terminals.
-var shared = []string{"config", "terminal"}
+// shared are the folders that every package may import: config embeds the manifests, panics turns panics into errors,
+// terminal writes to terminals.
+var shared = []string{"config", "panics", "terminal"}
 
 // kubernetesOnlyIn are the folders that may import k8s.io/kubernetes, which promises no API. The generator is not part of
 // the server. depguard in .golangci.yml has the same list.

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+
+	"quorate.dev/panics"
 )
 
 // poll downloads one kind of document from each server again and again.
@@ -112,7 +114,7 @@ func (p *poll) drain(ctx context.Context, queue workqueue.TypedRateLimitingInter
 				queue.AddAfter(server, busyDelay)
 				return nil
 			}
-			p.end(server, p.sync(ctx, server))
+			p.end(server, panics.Catch(func() error { return p.sync(ctx, server) }))
 			return nil
 		})
 	}

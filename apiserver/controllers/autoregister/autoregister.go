@@ -27,6 +27,7 @@ import (
 	"quorate.dev/apiserver/builtin/priority"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
+	"quorate.dev/panics"
 )
 
 // Resource is the resource of APIServices.
@@ -215,7 +216,7 @@ func (c *Controller) work(ctx context.Context) {
 		if shutdown {
 			return
 		}
-		if err := c.sync(ctx, name); err != nil {
+		if err := panics.Catch(func() error { return c.sync(ctx, name) }); err != nil {
 			c.retry(ctx, name, err)
 		} else {
 			c.queue.Forget(name)

@@ -31,6 +31,7 @@ import (
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
 	"quorate.dev/apiserver/watchcache"
+	"quorate.dev/panics"
 )
 
 var (
@@ -254,7 +255,7 @@ func (c *Controller) drain(ctx context.Context, queue workqueue.TypedRateLimitin
 		}
 		group.Go(func() error {
 			defer queue.Done(name)
-			err := c.sync(ctx, name)
+			err := panics.Catch(func() error { return c.sync(ctx, name) })
 			if ctx.Err() == nil {
 				c.reschedule(name, err)
 			}
