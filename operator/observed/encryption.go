@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -56,9 +57,12 @@ func (p Probe) encryption(ctx context.Context, pod *corev1.Pod) (e Encryption) {
 	return e
 }
 
+// probeTimeout limits a request to one API server. Its check of etcd takes up to two seconds.
+const probeTimeout = 4 * time.Second
+
 // get requests a path of the API server in a pod, and calls read with the response.
 func (p Probe) get(ctx context.Context, pod *corev1.Pod, path string, read func(*http.Response) error) error {
-	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	// A transport writes to its configuration on its first request, so transports must not share one.
 	transport := &http.Transport{TLSClientConfig: p.Serving.Clone(), ForceAttemptHTTP2: true}

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 )
 
@@ -23,16 +24,16 @@ import (
 func TestWithoutEtcd(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	s, probe := &State{Cluster: demo()}, Probe{}
-	const failing = "[+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed\n"
 	for i, test := range []struct {
-		name, report string
-		age          time.Duration
-		ready        bool
+		name   string
+		status int
+		age    time.Duration
+		ready  bool
 	}{
-		{"failing", failing, time.Minute, false},
-		{"other", "[+]etcd ok\n[-]etcd-readiness failed: reason withheld\n[-]informer-sync failed\n", time.Minute, false},
-		{"new", failing, QuorumLossTimeout - time.Second, false},
-		{"ready", failing, time.Minute, true},
+		{"failing", http.StatusInternalServerError, time.Minute, false},
+		{"other", http.StatusOK, time.Minute, false},
+		{"new", http.StatusInternalServerError, QuorumLossTimeout - time.Second, false},
+		{"ready", http.StatusInternalServerError, time.Minute, true},
 	} {
 		address := fmt.Sprintf("127.88.%d.1", i)
 		listener, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(desired.SecurePort)))
@@ -40,11 +41,10 @@ func TestWithoutEtcd(t *testing.T) {
 			t.Fatal(err)
 		}
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.RequestURI() != "/readyz?verbose" {
+			if r.URL.RequestURI() != "/readyz/etcd" {
 				t.Errorf("requested %s", r.URL)
 			}
-			w.WriteHeader(http.StatusInternalServerError)
-			fmt.Fprint(w, test.report)
+			w.WriteHeader(test.status)
 		}))
 		server.Listener = listener
 		server.StartTLS()
@@ -62,5 +62,15 @@ func TestWithoutEtcd(t *testing.T) {
 	}
 	if got := s.WithoutEtcd(t.Context(), probe, now); !slices.Equal(got, []string{"failing"}) {
 		t.Errorf("got %q", got)
+	}
+	stopped := memberPod("stopped", "")
+	stopped.Status.PodIP, stopped.Status.Phase, stopped.Status.Conditions = "127.88.9.1", corev1.PodRunning, nil
+	s.Pods = append(s.Pods, stopped)
+	if got := s.WithoutEtcd(t.Context(), probe, now); !slices.Equal(got, []string{"failing"}) {
+		t.Errorf("without a response: got %q", got)
+	}
+	s.Cluster.Status.Conditions = []metav1.Condition{{Type: v1alpha1.Degraded, Status: "True", Reason: v1alpha1.ReasonEtcdUnreachable}}
+	if got := s.WithoutEtcd(t.Context(), probe, now); !slices.Equal(got, []string{"failing", "stopped"}) {
+		t.Errorf("during a restart: got %q", got)
 	}
 }
