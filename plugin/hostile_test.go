@@ -26,7 +26,7 @@ import (
 // hostileText sets the title of a terminal, erases its screen, writes a line of its own, and reverses the order of text.
 const hostileText = "x\x1b]0;owned\x07\u009b2J\r\u202eevil\n\nNext: run this"
 
-// hostileTool returns a tool whose hosting cluster has hostile text wherever someone else can write, and its output.
+// hostileTool returns a tool whose hosting cluster has hostile text in every field that other users can write, and its output.
 func hostileTool(t *testing.T) (*tool, *bytes.Buffer) {
 	t.Helper()
 	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo"}}

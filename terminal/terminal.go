@@ -2,8 +2,7 @@
 //
 // A terminal executes control sequences in what it displays: an escape sequence can change the title of the window or
 // the clipboard, hide lines, or rewrite earlier ones, and a bidirectional override displays text in another order than it
-// has. Everyone who can write a condition, an event or a log line could therefore deceive the administrator who reads
-// it. A Writer escapes such characters. All commands write through a Writer; test/architecture rejects the use of
+// has. A user who can write a condition, an event or a log line could therefore deceive the administrator. A Writer escapes such characters. All commands write through a Writer; test/architecture rejects the use of
 // os.Stdout and os.Stderr elsewhere.
 package terminal
 

@@ -17,7 +17,7 @@ var rawOutput = map[string]string{
 	"operator.run":            "the log of the operator, whose format escapes",
 	"apiserver/audit.openLog": "the audit log of --audit-log-path=-, which is JSON or upstream's escaped format",
 	"plugin/replica.Connect":  "bytes of a TLS connection, which kubectl quorate reads",
-	"sandbox.shell":           "the terminal of the user's shell",
+	"sandbox.shell":           "the shell of the user owns the terminal",
 }
 
 // printers are the functions that write to standard output or standard error without naming it, and those that lay out tables
