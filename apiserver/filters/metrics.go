@@ -63,6 +63,8 @@ type Metrics struct {
 	readOnlyQueued   *highWater
 	mutatingQueued   *highWater
 	bodyBytes        prometheus.Gauge
+	stalledResponses prometheus.Gauge
+	resetResponses   prometheus.Counter
 
 	authenticationOutcomes outcomes
 	authorizationOutcomes  outcomes
@@ -116,6 +118,12 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 		readOnlyInFlight: &highWater{}, mutatingInFlight: &highWater{}, readOnlyQueued: &highWater{}, mutatingQueued: &highWater{},
 		bodyBytes: f.NewGauge(prometheus.GaugeOpts{
 			Name: "quorate_request_body_bytes", Help: "[ALPHA] Bytes of request bodies currently held in memory.",
+		}),
+		stalledResponses: f.NewGauge(prometheus.GaugeOpts{
+			Name: "quorate_stalled_responses", Help: "[ALPHA] Number of responses whose clients currently do not read them.",
+		}),
+		resetResponses: f.NewCounter(prometheus.CounterOpts{
+			Name: "quorate_reset_responses_total", Help: "[ALPHA] Number of responses reset because their clients did not read them.",
 		}),
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation) {

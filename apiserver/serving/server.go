@@ -39,6 +39,10 @@ const (
 	maxHeaderBytes    = 1 << 20
 )
 
+// writeMargin is the time after --request-timeout in which the end of a response must be written. net/http writes it when
+// the handler has returned, so that no filter can bound it. Long-running requests remove this deadline.
+const writeMargin = 10 * time.Second
+
 // Options configure a Server.
 type Options struct {
 	Config   config.Serving
@@ -81,7 +85,8 @@ func New(options Options) (*Server, error) {
 	s.http = &http.Server{
 		Handler: options.Handler, TLSConfig: tlsConfig, ConnContext: authentication.ConnContext,
 		IdleTimeout: idleTimeout, ReadHeaderTimeout: readHeaderTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: log.New(newErrorLog(options.Logger, options.Registerer), "", 0),
+		WriteTimeout: options.Config.RequestTimeout + writeMargin,
+		ErrorLog:     log.New(newErrorLog(options.Logger, options.Registerer), "", 0),
 	}
 	requestCertificates(tlsConfig, options.ClientAuthorities)
 	if !options.Config.DisableHTTP2 {
