@@ -30,6 +30,16 @@ var defaultBodyLimits = BodyLimits{
 	Total: 128 << 20, PerUser: 32 << 20, Reserved: 32 << 20, Window: 10 * time.Second, Progress: 64 << 10,
 }
 
+// Within returns the default limits, or smaller ones if the process has only so many bytes of memory.
+func (BodyLimits) Within(limit int64) BodyLimits {
+	const part = 8 // of the memory is for bodies
+	d := defaultBodyLimits
+	if total := limit / part; total < d.Total {
+		return BodyLimits{Total: total, PerUser: max(total/4, request.MaxBody), Reserved: max(total/4, request.MaxBody)}
+	}
+	return d
+}
+
 func (l BodyLimits) withDefaults() BodyLimits {
 	for _, field := range []struct{ value, byDefault *int64 }{
 		{&l.Total, &defaultBodyLimits.Total}, {&l.PerUser, &defaultBodyLimits.PerUser},

@@ -9,6 +9,7 @@
 //     authenticate, because the audit policy selects by user, and the event names both users of an impersonation.
 //   - fairness or maxInFlight follows impersonate and precedes authorize, as in kube-apiserver: an authorizer may call a
 //     webhook, and the seats bound how many calls wait for it, also for clients without permissions.
+//   - overload rejects requests while memory is nearly full. It follows authenticate, because it depends on the user.
 //   - slowReaders rejects requests of users who do not read the responses to their former requests. begin's response writer
 //     follows these responses.
 //   - delegated gives the seat of a request for an extension API server back when the request is authorized.
@@ -35,6 +36,7 @@ import (
 	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/authentication"
 	"quorate.dev/apiserver/flowcontrol"
+	"quorate.dev/apiserver/memory"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -66,9 +68,11 @@ type Options struct {
 	MaxMutatingRequestsInFlight int                     // 0: no limit
 	Bodies                      BodyLimits
 	Responses                   SendLimits
-	GoawayChance                float64
-	StrictTransportSecurity     []string
-	CORSAllowedOrigins          []*regexp.Regexp
+	// MemoryLevel returns how full the memory of the process is; nil: it has no limit.
+	MemoryLevel             func() memory.Level
+	GoawayChance            float64
+	StrictTransportSecurity []string
+	CORSAllowedOrigins      []*regexp.Regexp
 }
 
 // Chain returns a handler that passes requests through all filters to next. The last filter wrapped is the outermost.
@@ -87,6 +91,7 @@ func Chain(options Options, next http.Handler) http.Handler {
 		h = newMaxInFlight(h, options)
 	}
 	h = &slowReaders{next: h, sending: sending, metrics: options.Metrics}
+	h = newOverload(h, options)
 	h = newImpersonate(h, options)
 	h = spanOf(options.Metrics.impersonationFilter, h, options)
 	h = newAudit(h, options)

@@ -65,6 +65,7 @@ type Metrics struct {
 	bodyBytes        prometheus.Gauge
 	stalledResponses prometheus.Gauge
 	resetResponses   prometheus.Counter
+	shedRequests     *prometheus.CounterVec
 
 	authenticationOutcomes outcomes
 	authorizationOutcomes  outcomes
@@ -125,6 +126,10 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 		resetResponses: f.NewCounter(prometheus.CounterOpts{
 			Name: "quorate_reset_responses_total", Help: "[ALPHA] Number of responses reset because their clients did not read them.",
 		}),
+		shedRequests: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "quorate_shed_requests_total",
+			Help: "[ALPHA] Number of requests rejected because memory was nearly full, by level: high or critical.",
+		}, []string{"level"}),
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation) {
 		m.impersonationFilter = "constrainedimpersonation"
