@@ -30,7 +30,7 @@ func TestIsShed(t *testing.T) {
 		"lease":                    {verb: "update", group: "coordination.k8s.io", resource: "leases", length: 500, from: none},
 		"get of a lease":           {verb: "get", group: "coordination.k8s.io", resource: "leases", from: none},
 		"list of leases":           {verb: "list", group: "coordination.k8s.io", resource: "leases", from: high},
-		"large lease":              {verb: "update", group: "coordination.k8s.io", resource: "leases", length: 1 << 20, from: high},
+		"large lease":              {verb: "update", group: "coordination.k8s.io", resource: "leases", length: 1 << 20, from: critical},
 		"leases of another group":  {verb: "update", group: "example.com", resource: "leases", length: 500, from: critical},
 		"health check":             {verb: "get", path: "/livez", from: none},
 		"metrics":                  {verb: "get", path: "/metrics", from: none},
