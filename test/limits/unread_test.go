@@ -90,9 +90,9 @@ func (c *unread) get(t *testing.T, path string, headers ...string) {
 	}
 }
 
-// TestUnreadResponsesDelayNobody leaves 400 responses unread. Another user of the same priority level must not wait, and
+// TestUnreadResponsesDelayNoOtherUser leaves 400 responses unread. Another user of the same priority level must not wait, and
 // the server must end the responses.
-func TestUnreadResponsesDelayNobody(t *testing.T) {
+func TestUnreadResponsesDelayNoOtherUser(t *testing.T) {
 	s := start(t, []string{"--max-requests-inflight=40", "--max-mutating-requests-inflight=20"})
 	alice, bob := s.as(t, "alice"), s.as(t, "bob")
 	client, err := rest.HTTPClientFor(bob)
