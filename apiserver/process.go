@@ -15,6 +15,7 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/encryption"
+	"quorate.dev/apiserver/memory"
 	"quorate.dev/apiserver/preflight"
 	"quorate.dev/apiserver/registry"
 )
@@ -31,7 +32,7 @@ func setKlogModules(vmodule string) error {
 }
 
 // configureProcess applies every setting that is global to the process because upstream's libraries keep it in package
-// variables: the profile of blocking events, klog's logger, feature gates, capabilities, the limits of JSON patches, the tolerations
+// variables: Go's memory limit, the profile of blocking events, klog's logger, feature gates, capabilities, the limits of JSON patches, the tolerations
 // of the DefaultTolerationSeconds plugin, and the interval at which the encryption configuration is reloaded. Only the command calls it, once, before New. The exceptions are gRPC's logger, which
 // main silences for all commands, and klog's verbosity, which /debug/flags/v changes.
 func configureProcess(c *config.Config, logger logr.Logger, level *verbosity) error {
@@ -43,6 +44,7 @@ func configureProcess(c *config.Config, logger logr.Logger, level *verbosity) er
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbageCollectionPercent)
 	}
+	memory.Configure(databaseSize(c))
 	if c.Serving.Profiling && c.Serving.ContentionProfiling {
 		runtime.SetBlockProfileRate(1)
 	}

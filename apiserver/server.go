@@ -38,6 +38,7 @@ import (
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/host"
 	"quorate.dev/apiserver/lazy"
+	"quorate.dev/apiserver/memory"
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/peers"
@@ -101,6 +102,9 @@ type requestPath struct {
 // background is what runs beside requests.
 type background struct {
 	hooks *hooks
+	// pressure observes the heap, whose limit is memoryLimit; nil: there is no limit.
+	pressure    *memory.Pressure
+	memoryLimit int64
 	// idle drops what custom resources need while they are used only.
 	idle *lazy.Set
 	// client and informers are how upstream's code in this process, such as admission plugins, reads and writes objects.
@@ -131,6 +135,7 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity Lo
 		},
 		background: background{idle: &lazy.Set{}},
 	}
+	s.composeMemory()
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger)
 	builtin.MeasureFeatures(s.metrics)
 	builtin.MeasureUpstream(s.metrics)
@@ -276,6 +281,7 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 	resources := handlers.New(handlers.Options{
 		Registry: s.registry, Clock: s.clock, Metrics: handlers.NewMetrics(s.metrics),
 		MinWatchTimeout: s.config.Serving.MinRequestTimeout, DeleteWorkers: s.config.Limits.DeleteCollectionWorkers,
+		MemoryLimit: s.memoryLimit,
 	})
 	routes, err := s.routes(holder, resources)
 	if err != nil {
@@ -285,7 +291,7 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 	if err != nil {
 		return nil, fmt.Errorf("--cors-allowed-origins: %w", err)
 	}
-	return filters.Chain(filters.Options{
+	options := filters.Options{
 		Clock: s.clock, Logger: s.logger, Metrics: s.requests,
 		Catalog: holder, Drain: s.drain, Delegate: s.aggregation.delegate(), Auditor: s.auditor,
 		Tracing:       s.tracing.provider(),
@@ -298,7 +304,9 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 		GoawayChance:                s.config.Serving.GoawayChance,
 		StrictTransportSecurity:     s.config.Serving.StrictTransportSecurity,
 		CORSAllowedOrigins:          origins,
-	}, s.peers.Handler(routes)), nil
+	}
+	s.boundMemory(&options)
+	return filters.Chain(options, s.peers.Handler(routes)), nil
 }
 
 // releaseTimeout bounds how long the hooks that hold leases may take to release them. Without a quorum they cannot.

@@ -101,6 +101,7 @@ func (s *Server) storageHooks() []hook {
 		{name: "storage-handover", run: s.forLocations(s.repeatLostWrites)},
 		{name: "storage-space", after: storage, run: s.forLocations(s.pollSpace)},
 		{name: "idle", run: forever(func(ctx context.Context) { s.idle.Run(ctx, s.clock, idleTimeout) })},
+		{name: "memory", run: forever(s.watchMemory)},
 	}
 }
 

@@ -21,6 +21,10 @@ import (
 	"k8s.io/utils/clock"
 )
 
+// ErrBusy is the error of a decision that needs a call of another server when there are too many calls already. The client
+// should retry.
+var ErrBusy = errors.New("too many authorization checks")
+
 // Mode is one authorization mode.
 type Mode interface {
 	authorizer.Authorizer

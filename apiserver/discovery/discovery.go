@@ -188,6 +188,7 @@ func (h *Handler) write(w http.ResponseWriter, r *http.Request, doc *document, f
 			body = compressed
 		}
 	}
+	request.From(r.Context()).ReleaseSeat()
 	w.WriteHeader(http.StatusOK)
 	_, _ = w.Write(body) // the client is gone
 }

@@ -72,6 +72,8 @@ func (f *authenticate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record.User = answer.User
 	if isAnonymous(answer.User) {
 		closeIfHTTP2(w, r)
+	} else {
+		request.MarkAuthenticated(record.Context)
 	}
 	f.next.ServeHTTP(w, r)
 }

@@ -1,6 +1,7 @@
 package filters
 
 import (
+	"errors"
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/audit"
+	"quorate.dev/apiserver/authorization"
 	"quorate.dev/apiserver/request"
 )
 
@@ -31,6 +33,12 @@ func (f *authorize) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if decision == authorizer.DecisionAllow { // even if err reports that part of the policy could not be evaluated
 		audit.AnnotateDecision(record, "allow", reason)
 		f.next.ServeHTTP(w, r)
+		return
+	}
+	if errors.Is(err, authorization.ErrBusy) {
+		audit.AnnotateDecision(record, "", "")
+		f.metrics.dropped(record, r)
+		refuseTooMany(w, "1")
 		return
 	}
 	if err != nil {

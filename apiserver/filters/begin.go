@@ -14,14 +14,17 @@ const slowTraceVerbosity = 2
 
 // begin creates the record and the response writer that all other filters share.
 type begin struct {
-	next   http.Handler
-	clock  clock.PassiveClock
-	logger logr.Logger
-	traced bool // Spans of all requests are exported.
+	next    http.Handler
+	clock   clock.PassiveClock
+	logger  logr.Logger
+	traced  bool // Spans of all requests are exported.
+	sending *sending
 }
 
 func (f *begin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.Begin(r, f.clock.Now(), f.logger)
 	record.Traced = f.traced || f.logger.V(slowTraceVerbosity).Enabled()
-	f.next.ServeHTTP(&response{under: w}, r.WithContext(record))
+	answer := &response{under: w, sending: f.sending, record: record}
+	defer answer.end()
+	f.next.ServeHTTP(answer, r.WithContext(record))
 }

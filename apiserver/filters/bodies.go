@@ -30,6 +30,16 @@ var defaultBodyLimits = BodyLimits{
 	Total: 128 << 20, PerUser: 32 << 20, Reserved: 32 << 20, Window: 10 * time.Second, Progress: 64 << 10,
 }
 
+// Within returns the default limits, or smaller ones if the process has only so many bytes of memory.
+func (BodyLimits) Within(limit int64) BodyLimits {
+	const part = 8 // of the memory is for bodies
+	d := defaultBodyLimits
+	if total := limit / part; total < d.Total {
+		return BodyLimits{Total: total, PerUser: max(total/4, request.MaxBody), Reserved: max(total/4, request.MaxBody)}
+	}
+	return d
+}
+
 func (l BodyLimits) withDefaults() BodyLimits {
 	for _, field := range []struct{ value, byDefault *int64 }{
 		{&l.Total, &defaultBodyLimits.Total}, {&l.PerUser, &defaultBodyLimits.PerUser},
@@ -49,14 +59,20 @@ func (l BodyLimits) withDefaults() BodyLimits {
 // buffer. The request would hold its slot meanwhile; full duplex turns the wait off.
 const awaitedBody = 256 << 10
 
-// bodies reads the body of a write before maxInFlight gives the request a slot, so that a slow upload holds only the
-// memory of what has arrived, which BodyLimits bound. It comes after authorization, so that users without write access
-// hold none. Read errors are left to the handler, which reports them in kube-apiserver's order.
+// seatedBody is how long a request holds the seat of its priority level while its body arrives. Nearly all bodies arrive
+// with their headers. A slot in flight, for which there are no queues and which costs less, is not held meanwhile.
+const seatedBody = 50 * time.Millisecond
+
+// bodies reads the body of a write before its handler runs. A slow upload releases its seat until the body is complete,
+// and holds only the memory of what has arrived, which BodyLimits bound. It comes after authorization, so that users
+// without write access hold none. Read errors are left to the handler, which reports them in kube-apiserver's order.
 type bodies struct {
 	next    http.Handler
 	catalog *resource.CatalogHolder
 	metrics *Metrics
 	limits  BodyLimits
+	// queued is set if a request that has released its seat can wait for another one in a queue.
+	queued bool
 
 	mu       sync.Mutex
 	total    int64                // Invariant: the sum of byUser.
@@ -68,6 +84,7 @@ type bodies struct {
 func newBodies(next http.Handler, options Options) *bodies {
 	return &bodies{
 		next: next, catalog: options.Catalog, metrics: options.Metrics, limits: options.Bodies.withDefaults(),
+		queued: options.Fairness != nil,
 		byUser: map[string]int64{}, arriving: map[*upload]struct{}{},
 	}
 }
@@ -80,17 +97,23 @@ func (f *bodies) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		f.next.ServeHTTP(w, r)
+		record.ReleaseSeat()
 		f.discard(w, r, record)
 		return
 	}
 	u := f.begin(w, r, record)
 	defer u.release()
+	if f.queued {
+		defer time.AfterFunc(seatedBody, u.releaseSeat).Stop()
+	} else {
+		record.ReleaseSeat()
+	}
 	err := record.ReadBody(u, r.ContentLength, u.reserve)
 	switch tooSlow := u.end(); {
 	case tooSlow:
 		f.metrics.terminated(record, r, http.StatusRequestTimeout)
 		refuseSlow(w, r)
-	case err != nil:
+	case err != nil || !record.RetakeSeat():
 		f.metrics.dropped(record, r)
 		refuseTooMany(w, "1")
 	default:
@@ -105,7 +128,7 @@ func awaited(record *request.Record, r *http.Request) bool {
 		!strings.EqualFold(r.Header.Get("Expect"), "100-continue")
 }
 
-// discard reads what the handler has left of a body, after the request has given its slot back. In full duplex,
+// discard reads what the handler has left of a body, after the request has given its seat back. In full duplex,
 // net/http must find the end of the body before the handler returns; it otherwise reads the connection's next request
 // in two goroutines at once. A body that is too long, or that has been closed before its end, closes the connection.
 func (f *bodies) discard(w http.ResponseWriter, r *http.Request, record *request.Record) {
@@ -159,7 +182,7 @@ var errBodies = errors.New("too many bytes in request bodies")
 type upload struct {
 	filter  *bodies
 	body    io.Reader
-	user    string
+	record  *request.Record
 	max     int64 // this body may grow while all bodies together are smaller
 	control *http.ResponseController
 
@@ -169,13 +192,16 @@ type upload struct {
 	reserved int64
 	before   int64 // received at the last check; -1 before the first
 	tooSlow  bool
+	ended    bool
 }
+
+func (u *upload) user() string { return u.record.User.GetName() }
 
 // begin registers a body that is about to be read. The caller must call end when it has been read, and release when it
 // is no longer needed.
 func (f *bodies) begin(w http.ResponseWriter, r *http.Request, record *request.Record) *upload {
 	u := &upload{
-		filter: f, body: r.Body, user: record.User.GetName(), max: f.limits.Total, before: -1,
+		filter: f, body: r.Body, record: record, max: f.limits.Total, before: -1,
 		control: http.NewResponseController(w),
 	}
 	if essential(record) || privileged(record) {
@@ -203,11 +229,11 @@ func (u *upload) reserve(bytes int64) error {
 	f := u.filter
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.total+bytes > u.max || f.byUser[u.user]+bytes > f.limits.PerUser {
+	if f.total+bytes > u.max || f.byUser[u.user()]+bytes > f.limits.PerUser {
 		return errBodies
 	}
 	u.reserved += bytes
-	f.byUser[u.user] += bytes
+	f.byUser[u.user()] += bytes
 	f.total += bytes
 	f.metrics.bodyBytes.Set(float64(f.total))
 	return nil
@@ -220,8 +246,8 @@ func (u *upload) release() {
 	defer f.mu.Unlock()
 	f.total -= u.reserved
 	f.metrics.bodyBytes.Set(float64(f.total))
-	if f.byUser[u.user] -= u.reserved; f.byUser[u.user] == 0 {
-		delete(f.byUser, u.user)
+	if f.byUser[u.user()] -= u.reserved; f.byUser[u.user()] == 0 {
+		delete(f.byUser, u.user())
 	}
 }
 
@@ -243,11 +269,21 @@ func (f *bodies) check() {
 	}
 }
 
+// releaseSeat releases the seat of a request whose body has not arrived yet. It does nothing after end.
+func (u *upload) releaseSeat() {
+	u.filter.mu.Lock()
+	defer u.filter.mu.Unlock()
+	if !u.ended {
+		u.record.ReleaseSeat()
+	}
+}
+
 // end unregisters the body. It reports whether check stopped the reading.
 func (u *upload) end() (tooSlow bool) {
 	f := u.filter
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.arriving, u)
+	u.ended = true
 	return u.tooSlow
 }

@@ -7,9 +7,14 @@
 //   - deadline and timeout precede whatever may block, so that they bound it.
 //   - authenticate, impersonate and authorize decide in this order, as in kube-apiserver. auditRequests follows
 //     authenticate, because the audit policy selects by user, and the event names both users of an impersonation.
-//   - classify precedes authorize, so that all further responses name the flow schema and the priority level.
-//   - bodies reads the body of a write only for a user that may write, and before fairness or maxInFlight, so that a slow
-//     upload holds memory but no seat. kube-apiserver gives requests a seat before it authorizes them.
+//   - fairness or maxInFlight follows impersonate and precedes authorize, as in kube-apiserver: an authorizer may call a
+//     webhook, and the seats bound how many calls wait for it, also for clients without permissions.
+//   - overload rejects requests while memory is nearly full. It follows authenticate, because it depends on the user.
+//   - slowReaders rejects requests of users who do not read the responses to their former requests. begin's response writer
+//     follows these responses.
+//   - delegated gives the seat of a request for an extension API server back when the request is authorized.
+//   - bodies reads the body of a write only for a user that may write. A slow upload gives its seat back until the body is
+//     there, so that it holds memory but no seat, unlike in kube-apiserver.
 //   - measure is innermost: it times what reached a handler; other filters count what they reject.
 //
 // All filters share one request.Record and one response writer. For an ordinary request none of them creates a context
@@ -31,6 +36,7 @@ import (
 	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/authentication"
 	"quorate.dev/apiserver/flowcontrol"
+	"quorate.dev/apiserver/memory"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -61,27 +67,31 @@ type Options struct {
 	MaxRequestsInFlight         int                     // 0: no limit
 	MaxMutatingRequestsInFlight int                     // 0: no limit
 	Bodies                      BodyLimits
-	GoawayChance                float64
-	StrictTransportSecurity     []string
-	CORSAllowedOrigins          []*regexp.Regexp
+	Responses                   SendLimits
+	// MemoryLevel returns how full the memory of the process is; nil: it has no limit.
+	MemoryLevel             func() memory.Level
+	GoawayChance            float64
+	StrictTransportSecurity []string
+	CORSAllowedOrigins      []*regexp.Regexp
 }
 
 // Chain returns a handler that passes requests through all filters to next. The last filter wrapped is the outermost.
 func Chain(options Options, next http.Handler) http.Handler {
+	sending := newSending(options.Responses, options.Metrics)
 	h := next
 	h = &measure{next: h, metrics: options.Metrics, clock: options.Clock}
-	if options.Fairness != nil {
-		h = newFairness(h, options)
-	} else {
-		h = newMaxInFlight(h, options)
-	}
 	h = newBodies(h, options)
+	h = delegated{next: h}
 	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
 	h = spanOf("authorization", h, options)
 	if options.Fairness != nil {
-		h = &classify{next: h, controller: options.Fairness}
+		h = newFairness(h, options)
 		h = spanOf("priorityandfairness", h, options)
+	} else {
+		h = newMaxInFlight(h, options)
 	}
+	h = &slowReaders{next: h, sending: sending, metrics: options.Metrics}
+	h = newOverload(h, options)
 	h = newImpersonate(h, options)
 	h = spanOf(options.Metrics.impersonationFilter, h, options)
 	h = newAudit(h, options)
@@ -103,6 +113,6 @@ func Chain(options Options, next http.Handler) http.Handler {
 	h = requestInfo{next: h, delegate: options.Delegate}
 	h = &panicRecovery{next: h, metrics: options.Metrics}
 	h = auditID{next: h}
-	h = &begin{next: h, clock: options.Clock, logger: options.Logger, traced: options.Tracing != nil}
+	h = &begin{next: h, clock: options.Clock, logger: options.Logger, traced: options.Tracing != nil, sending: sending}
 	return h
 }

@@ -3,6 +3,7 @@ package filters
 import (
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,36 +14,18 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// classify assigns each request to a flow schema and its priority level, and sets the headers that name both. It precedes
-// authorization, as priority and fairness does in kube-apiserver, so that the response to a forbidden request has the
-// headers too. Long-running requests other than watches are not subject to priority and fairness.
-type classify struct {
-	next       http.Handler
-	controller *flowcontrol.Controller
-}
-
-func (f *classify) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	record := request.From(r.Context())
-	if record.LongRunning && record.Info.Verb != "watch" {
-		f.next.ServeHTTP(w, r)
-		return
-	}
-	flow := f.controller.Match(record)
-	record.Flow.Matched, record.Flow.Schema, record.Flow.Level = flow, flow.Schema, flow.Level
-	header := w.Header()
-	header[levelHeader], header[schemaHeader] = flow.LevelHeader, flow.SchemaHeader
-	f.next.ServeHTTP(w, r)
-}
-
 // The headers have the UIDs, not the names, which may reveal the administrator's opinion of a client.
 var (
 	levelHeader  = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedPriorityLevelConfigurationUID)
 	schemaHeader = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID)
 )
 
-// fairness executes requests within the seats of their priority levels. A request for which no seat is free waits in a
-// queue or is rejected with 429. Requests for extension API servers have limits of their own and take no seats, so that a
-// slow one of these delays no other request.
+// fairness assigns each request to a flow schema and its priority level, and executes requests within the seats of their
+// priority levels. A request for which no seat is free waits in a queue or is rejected with 429. Long-running requests other
+// than watches are not subject to priority and fairness.
+//
+// It precedes authorization, as in kube-apiserver, because an authorizer may call a webhook: otherwise clients without
+// permissions could cause any number of concurrent calls.
 type fairness struct {
 	next              http.Handler
 	controller        *flowcontrol.Controller
@@ -92,28 +75,28 @@ const (
 
 func (f *fairness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
-	flow, ok := record.Flow.Matched.(*flowcontrol.Flow)
-	if !ok || record.Delegate != nil {
+	if record.LongRunning && record.Info.Verb != "watch" {
 		f.next.ServeHTTP(w, r)
 		return
 	}
-	kind := &f.mutating
+	flow := f.controller.Match(record)
+	record.Flow.Schema, record.Flow.Level = flow.Schema, flow.Level
+	header := w.Header()
+	header[levelHeader], header[schemaHeader] = flow.LevelHeader, flow.SchemaHeader
+	taken := &levelSeat{filter: f, r: r, record: record, flow: flow, kind: &f.mutating}
 	if readOnly(record) {
-		kind = &f.reading
+		taken.kind = &f.reading
 	}
-	started := f.start(r, record, flow, kind)
-	if started == nil {
+	if !taken.Retake() {
 		f.metrics.dropped(record, r)
 		refuseTooMany(w, strconv.FormatInt(f.controller.RetryAfter(flow), 10))
 		return
 	}
-	execution := &execution{request: started, executing: &kind.executing, clock: f.clock, began: f.clock.Now(), flow: &record.Flow}
-	kind.executing.add(1)
-	defer execution.end()
+	defer taken.Release()
 	if record.Info.Verb == "watch" {
 		defer f.controller.RegisterWatch(r)()
-		record.Initialized = execution.end
 	}
+	record.Seat = taken
 	f.next.ServeHTTP(w, r)
 }
 
@@ -133,7 +116,7 @@ func (f *fairness) start(r *http.Request, record *request.Record, flow *flowcont
 	if !started.Wait(record, f.limit(record)) {
 		return nil
 	}
-	record.Flow.Waited = started.Waited()
+	record.Flow.Waited += started.Waited()
 	return started
 }
 
@@ -146,22 +129,44 @@ func (f *fairness) limit(record *request.Record) time.Time {
 	return record.Received.Add(min(wait, maxWait))
 }
 
-// execution releases the seats of a request once: when its handler returns or, of a watch, when it has sent its initial
-// state.
-type execution struct {
-	request   *flowcontrol.Request
-	executing *phase
-	clock     clock.PassiveClock
-	began     time.Time
-	flow      *request.Flow
+// levelSeat has the seats of a request at its priority level. The request gives them back when its handler returns or,
+// earlier, when the rest of its work needs none, such as a watch that has sent its initial state.
+type levelSeat struct {
+	filter *fairness
+	r      *http.Request
+	record *request.Record
+	flow   *flowcontrol.Flow
+	kind   *phases
+
+	mu      sync.Mutex
+	request *flowcontrol.Request // nil: no seats
+	began   time.Time
 }
 
-func (e *execution) end() {
-	if e.request == nil {
+// Retake implements request.Seat.
+func (s *levelSeat) Retake() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.request != nil {
+		return true
+	}
+	if s.request = s.filter.start(s.r, s.record, s.flow, s.kind); s.request == nil {
+		return false
+	}
+	s.began = s.filter.clock.Now()
+	s.kind.executing.add(1)
+	return true
+}
+
+// Release implements request.Seat.
+func (s *levelSeat) Release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.request == nil {
 		return
 	}
-	e.executing.add(-1)
-	e.flow.Executed = e.clock.Since(e.began)
-	e.request.Finish()
-	e.request = nil
+	s.kind.executing.add(-1)
+	s.record.Flow.Executed += s.filter.clock.Since(s.began)
+	s.request.Finish()
+	s.request = nil
 }

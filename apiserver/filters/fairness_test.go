@@ -104,7 +104,7 @@ func newHeld() held { return held{make(chan struct{}, 100), make(chan struct{})}
 func (h held) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Query().Has("initialize"):
-		request.From(r.Context()).Initialized()
+		request.From(r.Context()).ReleaseSeat()
 		h.entered <- struct{}{}
 		<-h.release
 	case r.URL.Query().Has("hold"):
@@ -210,7 +210,7 @@ func eventuallyTrue(t *testing.T, holds func() bool) {
 	t.Helper()
 	same := func(context.Context) (bool, error) { return holds(), nil }
 	if err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, same); err != nil {
-		t.Fatal("the configuration is not in force: ", err)
+		t.Fatal("the condition does not hold: ", err)
 	}
 }
 

@@ -2,14 +2,14 @@ package filters
 
 import (
 	"net/http"
+	"sync"
 	"sync/atomic"
 
 	"quorate.dev/apiserver/request"
 )
 
 // maxInFlight responds with 429 when too many requests are in flight. Long-running requests are not counted;
-// administrators are exempt. Requests for extension API servers have limits of their own, so that a slow one of these
-// takes no slots from other requests.
+// administrators are exempt. It precedes authorization, as fairness does.
 type maxInFlight struct {
 	next     http.Handler
 	reading  limit
@@ -66,25 +66,55 @@ func newMaxInFlight(next http.Handler, options Options) http.Handler {
 
 func (f *maxInFlight) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
-	if record.LongRunning || record.Delegate != nil {
+	if record.LongRunning {
 		f.next.ServeHTTP(w, r)
 		return
 	}
-	limit := &f.mutating
+	taken := &slot{limit: &f.mutating, record: record}
 	if readOnly(record) {
-		limit = &f.reading
+		taken.limit = &f.reading
 	}
-	slot := limit.take(record)
-	switch {
-	case slot != nil:
-		defer slot.taken.Add(-1)
-		limit.gauge.observe(limit.shared.taken.Load() + limit.reserved.taken.Load())
-	case !privileged(record):
+	if !taken.Retake() {
 		f.metrics.dropped(record, r)
 		refuseTooMany(w, "1")
 		return
 	}
+	defer taken.Release()
+	record.Seat = taken
 	f.next.ServeHTTP(w, r)
+}
+
+// slot is the slot of one request. Administrators go on without one when none is free.
+type slot struct {
+	limit  *limit
+	record *request.Record
+
+	mu    sync.Mutex
+	taken *slots // nil: none
+}
+
+// Retake implements request.Seat.
+func (s *slot) Retake() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken != nil {
+		return true
+	}
+	if s.taken = s.limit.take(s.record); s.taken == nil {
+		return privileged(s.record)
+	}
+	s.limit.gauge.observe(s.limit.shared.taken.Load() + s.limit.reserved.taken.Load())
+	return true
+}
+
+// Release implements request.Seat.
+func (s *slot) Release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken != nil {
+		s.taken.taken.Add(-1)
+		s.taken = nil
+	}
 }
 
 // refuseTooMany responds with 429 and Retry-After in seconds, in kube-apiserver's words.

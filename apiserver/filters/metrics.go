@@ -63,6 +63,9 @@ type Metrics struct {
 	readOnlyQueued   *highWater
 	mutatingQueued   *highWater
 	bodyBytes        prometheus.Gauge
+	stalledResponses prometheus.Gauge
+	resetResponses   prometheus.Counter
+	shedRequests     *prometheus.CounterVec
 
 	authenticationOutcomes outcomes
 	authorizationOutcomes  outcomes
@@ -117,6 +120,16 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 		bodyBytes: f.NewGauge(prometheus.GaugeOpts{
 			Name: "quorate_request_body_bytes", Help: "[ALPHA] Bytes of request bodies currently held in memory.",
 		}),
+		stalledResponses: f.NewGauge(prometheus.GaugeOpts{
+			Name: "quorate_stalled_responses", Help: "[ALPHA] Number of responses whose clients currently do not read them.",
+		}),
+		resetResponses: f.NewCounter(prometheus.CounterOpts{
+			Name: "quorate_reset_responses_total", Help: "[ALPHA] Number of responses reset because their clients did not read them.",
+		}),
+		shedRequests: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "quorate_shed_requests_total",
+			Help: "[ALPHA] Number of requests rejected because memory was nearly full, by level: high or critical.",
+		}, []string{"level"}),
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation) {
 		m.impersonationFilter = "constrainedimpersonation"

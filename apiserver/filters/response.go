@@ -31,6 +31,10 @@ type response struct {
 	onStatus func(code int) // called with the first status code of the handler, with mu locked; may be nil
 	writing  *time.Duration // the time spent in writes of the body is added to it; nil: not measured
 
+	sending *sending // nil: clients may read as slowly as they like
+	record  *request.Record
+	sender  *sender // nil until a write may block; used by the handler only
+
 	mu        sync.Mutex
 	status    int   // 0 until the response starts
 	size      int64 // of the body; written by the handler only
@@ -109,9 +113,27 @@ func (w *response) Write(p []byte) (int, error) {
 		defer func(began time.Time) { *w.writing += time.Since(began) }(time.Now())
 	}
 	w.log.wrote(p)
-	n, err := w.under.Write(p)
+	n, err := w.send(p)
 	w.size += int64(n)
 	return n, err
+}
+
+// send writes p to the connection. It lets sending follow a response that may block.
+func (w *response) send(p []byte) (int, error) {
+	if w.sender == nil {
+		if w.sending == nil || w.size+int64(len(p)) <= unblockedBody {
+			return w.under.Write(p)
+		}
+		w.sender = w.sending.begin(w.under, w.record)
+	}
+	return w.sender.write(p)
+}
+
+// end must be called when the handler has returned.
+func (w *response) end() {
+	if w.sender != nil {
+		w.sender.end()
+	}
 }
 
 // Flush implements http.Flusher.

@@ -27,10 +27,15 @@ func (f retryAfter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // isExempt reports whether a request is served until the end: probes, metrics, and requests of the server itself.
 func isExempt(r *http.Request) bool {
+	return isProbe(r.URL.Path) || strings.HasPrefix(r.UserAgent(), "kube-apiserver/")
+}
+
+// isProbe reports whether a path is a health check or the metrics.
+func isProbe(path string) bool {
 	for _, prefix := range [...]string{"/readyz", "/livez", "/healthz", "/metrics"} {
-		if strings.HasPrefix(r.URL.Path, prefix) {
+		if strings.HasPrefix(path, prefix) {
 			return true
 		}
 	}
-	return strings.HasPrefix(r.UserAgent(), "kube-apiserver/")
+	return false
 }

@@ -23,6 +23,10 @@ type timeout struct {
 func (f *timeout) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
 	answer, ok := w.(*response)
+	if record.LongRunning {
+		// The server's WriteTimeout bounds other requests only. Hijacked connections have no deadline.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+	}
 	if record.LongRunning || !ok {
 		f.next.ServeHTTP(w, r)
 		return

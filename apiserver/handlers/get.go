@@ -38,6 +38,10 @@ func (c *call) sendEntry(ctx context.Context, entry *watchcache.Entry) error {
 		return c.getDecoded(ctx, entry)
 	}
 	f := c.format()
+	// Before the body is copied: what waits must hold none.
+	if err := c.acquireMemory(f.EstimateSize(entry.Stored()) * (1 + c.output.reformatFactor())); err != nil {
+		return err
+	}
 	item, err := entry.Encoded(ctx, f)
 	if err != nil {
 		return encodingError(err)

@@ -31,6 +31,8 @@ type Options struct {
 	Metrics  *Metrics // nil: no metrics
 	// MinWatchTimeout is the minimum timeout of a watch without timeoutSeconds; the maximum is twice as long.
 	MinWatchTimeout time.Duration
+	// MemoryLimit is the memory of the process in bytes; 0: no limit. It bounds what responses may hold.
+	MemoryLimit int64
 	// DeleteWorkers is the number of concurrent deletions of one collection.
 	DeleteWorkers int
 }
@@ -49,10 +51,19 @@ func New(options Options) *Handlers {
 	return &Handlers{
 		Options:            options,
 		deleteOptionsGuard: codec.NewGuard(internalscheme.Scheme),
-		responseMemory:     request.NewByteLimit(maxResponseMemory),
-		auditMemory:        request.NewByteLimit(maxAuditMemory),
+		responseMemory:     request.NewByteLimit(options.bounded(maxResponseMemory)),
+		auditMemory:        request.NewByteLimit(options.bounded(maxAuditMemory)),
 		writeTimeout:       writeTimeout,
 	}
+}
+
+// bounded returns a bound, or a part of the memory of the process if that is less.
+func (o Options) bounded(bound int64) int64 {
+	const part = 8
+	if o.MemoryLimit > 0 {
+		return min(bound, o.MemoryLimit/part)
+	}
+	return bound
 }
 
 // maxWriteDuration is kube-apiserver's requestTimeoutUpperBound.

@@ -20,10 +20,17 @@ const (
 )
 
 // acquireMemory waits until the response may hold so many bytes beside the watch cache. The first call must cover
-// everything that the response needs: later calls do nothing.
+// everything that the response needs: later calls do nothing. A read that waits holds no seat: it may wait for clients that
+// do not read, and others of its priority level must not. A write keeps its seat, because its result is in memory.
 func (c *call) acquireMemory(bytes int64) (err error) {
 	if c.memory != nil || bytes <= freeMemory {
 		return nil
+	}
+	if c.memory = c.responseMemory.TryAcquire(c.r.Context(), bytes); c.memory != nil {
+		return nil
+	}
+	if verb := c.record.Info.Verb; verb == "get" || verb == "list" {
+		c.record.ReleaseSeat()
 	}
 	c.memory, err = c.responseMemory.Acquire(c.r.Context(), bytes)
 	return err

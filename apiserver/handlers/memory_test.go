@@ -120,6 +120,53 @@ func TestResponseMemory(t *testing.T) {
 	all.Release()
 }
 
+// seat records whether it is held.
+type seat struct{ held bool }
+
+func (s *seat) Release()     { s.held = false }
+func (s *seat) Retake() bool { s.held = true; return true }
+
+// TestWaitingReadsHoldNoSeat uses up the limit: a read of a large object waits without its seat and without its body. A write,
+// whose result is in memory, keeps its seat until the result is sent.
+func TestWaitingReadsHoldNoSeat(t *testing.T) {
+	h := newLargeObjects(t)
+	page, err := h.Registry.List(t.Context(), h.target, registry.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	respond := func(ctx context.Context, verb string, send func(*call) error) (held bool, err error) {
+		answer, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
+		record, taken := request.Begin(r, time.Now(), testr.New(t)), &seat{held: true}
+		record.Info.Verb, record.Seat = verb, taken
+		c := &call{Handlers: h.Handlers, w: answer, r: r, record: record, target: h.target}
+		defer c.shrinkMemory(0)
+		err = send(c)
+		return taken.held, err
+	}
+	get := func(c *call) error { return c.sendEntry(c.r.Context(), page.Entries[0]) }
+	update := func(c *call) error { return c.send(http.StatusOK, make([]byte, 2*freeMemory)) }
+	for name, test := range map[string]struct {
+		verb     string
+		send     func(*call) error
+		heldThen bool
+	}{"read": {"get", get, false}, "write": {"update", update, true}} {
+		t.Run(name, func(t *testing.T) {
+			all, err := h.responseMemory.Acquire(t.Context(), maxResponseMemory)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			if held, err := respond(endsWhenWaited{ctx, cancel}, test.verb, test.send); !errors.Is(err, context.Canceled) || held != test.heldThen {
+				t.Errorf("over the limit: %v, seat held: %t", err, held)
+			}
+			all.Release()
+			if held, err := respond(t.Context(), test.verb, test.send); err != nil || held {
+				t.Errorf("when the response is sent: %v, seat held: %t", err, held)
+			}
+		})
+	}
+}
+
 // TestMemoryEstimates compares the estimates with the sizes of responses.
 func TestMemoryEstimates(t *testing.T) {
 	h := newLargeObjects(t)

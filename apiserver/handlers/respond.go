@@ -29,10 +29,8 @@ var (
 
 // send writes a complete body.
 func (c *call) send(code int, body []byte) error {
-	if c.output.reformatted() {
-		if err := c.acquireMemory(int64(len(body)) * c.output.reformatFactor()); err != nil {
-			return err
-		}
+	if err := c.acquireMemory(int64(len(body)) * (1 + c.output.reformatFactor())); err != nil {
+		return err
 	}
 	body, err := c.reformat(body)
 	if err != nil {
@@ -47,6 +45,7 @@ func (c *call) send(code int, body []byte) error {
 	if request.Compresses(c.r, len(body)) {
 		return c.compressed(code, func(w io.Writer) { _, _ = w.Write(body) })
 	}
+	c.record.ReleaseSeat()
 	c.w.WriteHeader(code)
 	_, _ = c.w.Write(body) // an error means that the client has disconnected
 	return nil

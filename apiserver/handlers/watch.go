@@ -51,9 +51,7 @@ func (c *call) watch(ctx context.Context) error {
 	}
 	s.open(ctx, func(ctx context.Context) {
 		sent := s.sendInitial(initial && options.AllowWatchBookmarks, selection)
-		if c.record.Initialized != nil {
-			c.record.Initialized()
-		}
+		c.record.ReleaseSeat() // as in kube-apiserver, when the initial events have been sent
 		if sent {
 			s.run(ctx)
 		}

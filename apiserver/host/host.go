@@ -64,7 +64,9 @@ func Connect(options Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	authorization, err := options.client("authorization-kubeconfig", c.AuthorizationKubeconfig, core)
+	reviewed := rest.CopyConfig(core)
+	reviewed.RateLimiter = newFairLimiter()
+	authorization, err := options.client("authorization-kubeconfig", c.AuthorizationKubeconfig, reviewed)
 	if err != nil {
 		return nil, err
 	}
@@ -93,6 +95,7 @@ func (o Options) client(flag, file string, core *rest.Config) (kubernetes.Interf
 		if c, err = o.config(flag, file); err != nil {
 			return nil, err
 		}
+		c.RateLimiter = core.RateLimiter
 	}
 	c.Timeout = requestTimeout
 	client, err := typed(c)

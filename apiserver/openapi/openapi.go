@@ -22,6 +22,7 @@ import (
 
 	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/lazy"
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -239,6 +240,7 @@ func serve(w http.ResponseWriter, r *http.Request, doc document, modified time.T
 			w.Header().Set("Content-Encoding", "gzip")
 			w.Header().Set("Content-Length", strconv.Itoa(len(doc.compressed)))
 			content = bytes.NewReader(doc.compressed)
+			request.From(r.Context()).ReleaseSeat()
 		} else if doc.plain == nil {
 			content = newInflater(doc.compressed)
 		}

@@ -43,10 +43,7 @@ func (l *ByteLimit) Acquire(ctx context.Context, bytes int64) (*Held, error) {
 	if bytes <= 0 {
 		return &Held{limit: l}, nil
 	}
-	name := ""
-	if user, ok := upstream.UserFrom(ctx); ok {
-		name = user.GetName()
-	}
+	name := holder(ctx)
 	user := l.enter(name)
 	// In this order: what waits for others of the same user holds nothing that another user waits for.
 	if err := user.free.Acquire(ctx, l.shareOf(bytes)); err != nil {
@@ -59,6 +56,34 @@ func (l *ByteLimit) Acquire(ctx context.Context, bytes int64) (*Held, error) {
 		return nil, err
 	}
 	return &Held{limit: l, name: name, user: user, bytes: bytes}, nil
+}
+
+// TryAcquire is Acquire for callers that do not wait. It returns nil if the bytes are not free.
+func (l *ByteLimit) TryAcquire(ctx context.Context, bytes int64) *Held {
+	bytes = min(bytes, l.bound)
+	if bytes <= 0 {
+		return &Held{limit: l}
+	}
+	name := holder(ctx)
+	user := l.enter(name)
+	if !user.free.TryAcquire(l.shareOf(bytes)) {
+		l.leave(name)
+		return nil
+	}
+	if !l.free.TryAcquire(bytes) {
+		user.free.Release(l.shareOf(bytes))
+		l.leave(name)
+		return nil
+	}
+	return &Held{limit: l, name: name, user: user, bytes: bytes}
+}
+
+// holder returns the name of the user of ctx.
+func holder(ctx context.Context) string {
+	if user, ok := upstream.UserFrom(ctx); ok {
+		return user.GetName()
+	}
+	return ""
 }
 
 // shareOf is what so many bytes take of their user's share.

@@ -144,3 +144,33 @@ func TestByteLimitOfOneUser(t *testing.T) {
 		}
 	})
 }
+
+// TestTryAcquire checks that callers that do not wait get what is free, within the share of their user, and leave nothing
+// behind if they get nothing.
+func TestTryAcquire(t *testing.T) {
+	limit := NewByteLimit(100)
+	as := func(name string) context.Context {
+		return upstream.WithUser(t.Context(), &user.DefaultInfo{Name: name})
+	}
+	first := limit.TryAcquire(as("alice"), 20)
+	if first == nil {
+		t.Fatal("nothing is free")
+	}
+	if limit.TryAcquire(as("alice"), 10) != nil {
+		t.Error("a user got more than its share")
+	}
+	second := limit.TryAcquire(as("bob"), 80)
+	if second == nil || limit.TryAcquire(as("carol"), 1) != nil {
+		t.Error("the limit does not hold")
+	}
+	first.Release()
+	if third := limit.TryAcquire(as("carol"), 20); third == nil {
+		t.Error("released bytes are not free")
+	} else {
+		third.Release()
+	}
+	second.Release()
+	if len(limit.users) > 0 {
+		t.Errorf("%d users are left", len(limit.users))
+	}
+}

@@ -59,8 +59,6 @@ func (r *Record) ExternalLatency() time.Duration {
 
 // Flow is the result of priority and fairness. It is empty for requests that are not classified.
 type Flow struct {
-	// Matched is the *flowcontrol.Flow.
-	Matched                  any
 	Schema, Level            string // names
 	InitialSeats, FinalSeats uint64
 	AdditionalLatency        time.Duration

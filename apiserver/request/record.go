@@ -47,10 +47,10 @@ type Record struct {
 	Logger   logr.Logger
 	Audit    AuditConfig
 	Flow     Flow
-	// Initialized is called by the handler of a watch when the initial events have been sent. It is nil for other requests
-	// and without priority and fairness.
-	Initialized func()
-	Latency     Latency
+	// Seat is what the request has got from priority and fairness, or from the limits of requests in flight. It is nil for
+	// requests that are not limited.
+	Seat    Seat
+	Latency Latency
 
 	auditContext atomic.Pointer[audit.AuditContext]
 	auditMemory  *Held

@@ -39,6 +39,10 @@ const (
 	maxHeaderBytes    = 1 << 20
 )
 
+// writeMargin is the time after --request-timeout in which the end of a response must be written. net/http writes it when
+// the handler has returned, so that no filter can bound it. Long-running requests remove this deadline.
+const writeMargin = 10 * time.Second
+
 // Options configure a Server.
 type Options struct {
 	Config   config.Serving
@@ -79,9 +83,10 @@ func New(options Options) (*Server, error) {
 		return nil, err
 	}
 	s.http = &http.Server{
-		Handler: options.Handler, TLSConfig: tlsConfig, ConnContext: authentication.ConnContext,
+		Handler: options.Handler, TLSConfig: tlsConfig, ConnContext: connContext,
 		IdleTimeout: idleTimeout, ReadHeaderTimeout: readHeaderTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: log.New(newErrorLog(options.Logger, options.Registerer), "", 0),
+		WriteTimeout: options.Config.RequestTimeout + writeMargin,
+		ErrorLog:     log.New(newErrorLog(options.Logger, options.Registerer), "", 0),
 	}
 	requestCertificates(tlsConfig, options.ClientAuthorities)
 	if !options.Config.DisableHTTP2 {
@@ -98,8 +103,18 @@ func New(options Options) (*Server, error) {
 			return nil, errors.Join(err, s.reloader.Close())
 		}
 	}
-	s.listener = newConnections(listener)
+	s.listener = newConnections(listener, processCapacity(), options.Logger, options.Registerer)
+	s.http.ConnState = s.listener.changed
 	return s, nil
+}
+
+// connContext returns the context of the requests of a connection.
+func connContext(ctx context.Context, conn net.Conn) context.Context {
+	ctx = authentication.ConnContext(ctx, conn)
+	if tracked := trackedOf(conn); tracked != nil {
+		ctx = request.WithConnection(ctx, &tracked.request)
+	}
+	return ctx
 }
 
 func configureHTTP2(server *http.Server, streams int) error {

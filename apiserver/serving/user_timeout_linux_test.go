@@ -7,6 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"quorate.dev/apiserver/config"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // TestConnectionsHaveAUserTimeout reads the option of an accepted connection.
@@ -15,7 +18,7 @@ func TestConnectionsHaveAUserTimeout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := newConnections(listener)
+	all := newConnections(listener, capacity{}, logr.Discard(), prometheus.NewRegistry())
 	defer all.Close()
 	client, err := net.Dial("tcp", listener.Addr().String())
 	if err != nil {

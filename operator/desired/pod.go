@@ -124,7 +124,7 @@ func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica
 		Name: ServerContainer, Image: image, ImagePullPolicy: pullPolicy(cluster), Args: args,
 		Env:             environment(cluster, replica),
 		Ports:           []corev1.ContainerPort{{Name: "https", ContainerPort: SecurePort, Protocol: corev1.ProtocolTCP}},
-		Resources:       resources(cluster),
+		Resources:       resources(cluster, replica.Configuration.quota(cluster)),
 		VolumeMounts:    mounts(replica),
 		SecurityContext: restricted(),
 		// etcd is excluded: restarting API servers does not restore its quorum.
@@ -188,13 +188,26 @@ func pullPolicy(cluster *v1alpha1.ApiServerCluster) corev1.PullPolicy {
 	return cmp.Or(cluster.Spec.ImagePullPolicy, corev1.PullIfNotPresent)
 }
 
-func resources(cluster *v1alpha1.ApiServerCluster) corev1.ResourceRequirements {
+// baseMemory is the memory that a replica needs in addition to its objects: 105 MiB when it is idle, up to 64 MiB of
+// encodings, and what requests in flight hold, which the server bounds by its limit.
+const baseMemory = 512 << 20
+
+// resources returns the resources of a replica. Without a value in the spec, the memory limit follows from the quota of the
+// etcd database: a full database fits into memory, together with what the server needs for itself. docs/performance.md derives
+// it. The size of an external etcd is not known, so that its servers have no limit.
+func resources(cluster *v1alpha1.ApiServerCluster, quota int64) corev1.ResourceRequirements {
 	if len(cluster.Spec.Resources.Requests) > 0 || len(cluster.Spec.Resources.Limits) > 0 {
 		return cluster.Spec.Resources
 	}
-	return corev1.ResourceRequirements{Requests: corev1.ResourceList{
+	required := corev1.ResourceRequirements{Requests: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("256Mi"),
 	}}
+	if cluster.Spec.Etcd.External == nil {
+		const unit = 1 << 20
+		memory := (baseMemory + quota + unit - 1) / unit * unit
+		required.Limits = corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI)}
+	}
+	return required
 }
 
 func probe(path string, period, failures int32) *corev1.Probe {

@@ -21,7 +21,7 @@ const module = "quorate.dev"
 // folder below a listed one belongs to it unless it is listed itself. ARCHITECTURE.md has the same table.
 var layers = []map[string]int{
 	{
-		"apiserver/lazy": 0, "apiserver/deflate": 0, "apiserver/tracing": 0, "apiserver/egress": 0,
+		"apiserver/lazy": 0, "apiserver/memory": 0, "apiserver/deflate": 0, "apiserver/tracing": 0, "apiserver/egress": 0,
 		"apiserver/request": 0, "apiserver/resource": 0, "apiserver/metrics": 0, "apiserver/config": 0, "apiserver/system": 0,
 		"apiserver/backup/format": 0,
 		"apiserver/audit":         1, "apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,

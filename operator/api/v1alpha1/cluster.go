@@ -85,7 +85,8 @@ type ApiServerClusterSpec struct {
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
 
 	// Resources of each replica, that is, of an API server and its etcd member together. Default: requests of 100m CPU and
-	// 256Mi memory, no limits. Example: {"requests": {"cpu": "1", "memory": "2Gi"}}.
+	// 256Mi memory, and a memory limit of 512Mi plus 60 % of the volume's size; no limit with an external etcd. A value
+	// replaces all of these. Example: {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "6Gi"}}.
 	//
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
