@@ -34,8 +34,8 @@ const clustersPerNamespace = 50
 // quietPeriod is the time over which CPU time is measured.
 const quietPeriod = 5 * time.Minute
 
-// TestOperatorSize prints the memory and the CPU time of an operator process with many clusters of three replicas,
-// over five minutes, the resync interval, in which nothing changes. Pods are stubs: they respond to the operator's
+// TestOperatorSize measures the memory and the CPU time of an operator process with many clusters of three replicas, and
+// compares them with sizeLimit, over five minutes, the resync interval, in which nothing changes. Pods are stubs: they respond to the operator's
 // requests to members and API servers.
 func TestOperatorSize(t *testing.T) {
 	count, err := strconv.Atoi(os.Getenv("QUORATE_OPERATOR_SIZE"))
@@ -84,10 +84,71 @@ func TestOperatorSize(t *testing.T) {
 	processor := processorTime(t, command.Process.Pid)
 	time.Sleep(quietPeriod)
 	processor = processorTime(t, command.Process.Pid) - processor
-	t.Logf("operator: %d MiB resident, of which %d MiB are pages of the binary; at most %d MiB; %.1f %% of a core",
-		residentMemory(t, command.Process.Pid, "VmRSS")>>20, residentMemory(t, command.Process.Pid, "RssFile")>>20,
-		residentMemory(t, command.Process.Pid, "VmHWM")>>20,
-		100*processor.Seconds()/quietPeriod.Seconds())
+	got := operatorSize{
+		resident: residentMemory(t, command.Process.Pid, "VmRSS"), peak: residentMemory(t, command.Process.Pid, "VmHWM"),
+		processor: processor.Seconds() / quietPeriod.Seconds(),
+	}
+	t.Logf("operator: %s; %d MiB are pages of the binary", got, residentMemory(t, command.Process.Pid, "RssFile")>>20)
+	for _, problem := range got.exceeded(count) {
+		t.Error(problem)
+	}
+}
+
+// operatorSize is what an operator process uses.
+type operatorSize struct {
+	resident, peak int64   // bytes
+	processor      float64 // share of a core while nothing changes
+}
+
+// sizeLimit is the size of an operator with sizeLimitClusters clusters that docs/install.md promises.
+var sizeLimit = operatorSize{resident: 180 << 20, peak: 260 << 20, processor: 0.03}
+
+const sizeLimitClusters = 200
+
+func (s operatorSize) String() string {
+	return fmt.Sprintf("%d MiB resident, at most %d MiB, %.1f %% of a core", s.resident>>20, s.peak>>20, 100*s.processor)
+}
+
+// exceeded returns the promises that an operator with count clusters breaks. Nothing is promised for more clusters.
+func (s operatorSize) exceeded(count int) (problems []string) {
+	if count > sizeLimitClusters {
+		return nil
+	}
+	if s.resident > sizeLimit.resident {
+		problems = append(problems, fmt.Sprintf("%d MiB are resident, promised are %d MiB", s.resident>>20, sizeLimit.resident>>20))
+	}
+	if s.peak > sizeLimit.peak {
+		problems = append(problems, fmt.Sprintf("at most %d MiB were resident, promised are %d MiB", s.peak>>20, sizeLimit.peak>>20))
+	}
+	if s.processor > sizeLimit.processor {
+		problems = append(problems, fmt.Sprintf("%.1f %% of a core, promised are %.0f %%", 100*s.processor, 100*sizeLimit.processor))
+	}
+	return problems
+}
+
+// TestOperatorSizeLimits checks that each exceeded limit is reported, and that docs/install.md has the limits.
+func TestOperatorSizeLimits(t *testing.T) {
+	for what, size := range map[string]operatorSize{
+		"resident": {sizeLimit.resident + 1, sizeLimit.peak, sizeLimit.processor},
+		"peak":     {sizeLimit.resident, sizeLimit.peak + 1, sizeLimit.processor},
+		"CPU time": {sizeLimit.resident, sizeLimit.peak, sizeLimit.processor + 0.001},
+	} {
+		if problems := size.exceeded(sizeLimitClusters); len(problems) != 1 {
+			t.Errorf("%s: %q", what, problems)
+		}
+	}
+	if problems := sizeLimit.exceeded(sizeLimitClusters); len(problems) != 0 {
+		t.Errorf("the limits themselves: %q", problems)
+	}
+	text, err := os.ReadFile("../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sentence := fmt.Sprintf("With %d clusters of three replicas, an idle operator uses at most %d MiB of resident memory and %.0f %% of a core,\n"+
+		"and at most %d MiB while it creates them.", sizeLimitClusters, sizeLimit.resident>>20, 100*sizeLimit.processor, sizeLimit.peak>>20)
+	if !strings.Contains(string(text), sentence) {
+		t.Errorf("docs/install.md does not say: %s", sentence)
+	}
 }
 
 func (e *environment) readyClusters() int {
