@@ -1,8 +1,8 @@
 # Targets need Go and git; race also needs gcc.
 export CGO_ENABLED = 0
 
-# SUDO runs a command as root, with the tools and the Go caches of the user.
-SUDO = $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=PATH,LOGS HOME=$(HOME))
+# SUDO runs a command as root, with the tools of the user.
+SUDO = $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=LOGS env PATH="$(PATH)")
 
 .PHONY: build test lint race ci sandbox benchmark benchmark-ratios differential compatibility kine failover history availability availability-cluster rotation hostile upgrade operator-size restarts faults realcluster realcluster-olm screenshot prometheus guides fuzz generate bundle chart image release release-check clean
 
