@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -131,6 +132,7 @@ func targetsOf(j job) (targets, problems []string) {
 func TestWorkflows(t *testing.T) {
 	recipes := recipes(read(t, makefile))
 	made := map[string]bool{}
+	limits := map[string]float64{}
 	for name, w := range readWorkflows(t) {
 		if !maps.Equal(w.Permissions, map[string]string{"contents": "read"}) || len(w.Concurrency) == 0 {
 			t.Errorf("%s: permissions %v, concurrency %v", name, w.Permissions, w.Concurrency)
@@ -139,6 +141,10 @@ func TestWorkflows(t *testing.T) {
 			targets, problems := targetsOf(j)
 			for _, problem := range problems {
 				t.Errorf("%s, job %s: %s", name, title, problem)
+			}
+			for _, values := range j.Strategy.Matrix.Include {
+				target, _ := values["target"].(string)
+				limits[target], _ = values["minutes"].(float64)
 			}
 			for _, target := range targets {
 				made[target] = true
@@ -156,8 +162,17 @@ func TestWorkflows(t *testing.T) {
 		if !made[target] {
 			t.Errorf("no workflow makes %s", target)
 		}
-		if !regexp.MustCompile("(?m)^\\| `make " + target + "` \\| [^|]+ \\| [^|]*(minutes|hour)[^|]* \\|$").MatchString(described) {
+		match := regexp.MustCompile("(?m)^\\| `make " + target + "` \\| [^|]+ \\| (\\d+) (minutes|hour) \\|$").FindStringSubmatch(described)
+		if match == nil {
 			t.Errorf("%s has no line about %s", contributing, target)
+			continue
+		}
+		estimate, _ := strconv.ParseFloat(match[1], 64)
+		if match[2] == "hour" {
+			estimate *= 60
+		}
+		if limits[target] < 2*estimate {
+			t.Errorf("%s: estimated are %.0f minutes, and the job is cancelled after %.0f; want twice the estimate", target, estimate, limits[target])
 		}
 	}
 	for target := range unscheduled {
