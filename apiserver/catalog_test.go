@@ -9,11 +9,18 @@ import (
 // Definitions of an extension server may be stored from a time when their group was chosen.
 func TestOnlyServedGroupsArePublished(t *testing.T) {
 	c := &catalogs{serves: func(group string) bool { return group == "a.b" }}
-	all := []*resource.Definition{{Group: "a.b", Plural: "x"}, {Group: "c.d", Plural: "y"}, {Group: "a.b", Plural: "z"}}
-	if served := c.served(all); len(served) != 2 || served[0] != all[0] || served[1] != all[2] {
-		t.Errorf("served are %v", served)
+	versions := []*resource.Version{{Name: "v1"}}
+	all := []*resource.Definition{
+		{Group: "a.b", Plural: "x", Versions: versions}, {Group: "c.d", Plural: "y", Versions: versions},
 	}
-	if all[1].Plural != "y" {
+	served := c.served(all)
+	if len(served) != 2 || served[0] != all[0] {
+		t.Errorf("the definitions are %v", served)
+	}
+	if served[1].Plural != "y" || len(served[1].Versions) != 0 {
+		t.Errorf("a resource of another group has the versions %v", served[1].Versions)
+	}
+	if len(all[1].Versions) != 1 {
 		t.Error("the argument was changed")
 	}
 }

@@ -26,9 +26,10 @@ func (s *server) converted(t *testing.T, c *converter) registry.Target {
 	eventually(t, "established", func() bool {
 		return s.condition(t, definition.Name, apiextensions.Established) == "True InitialNamesAccepted"
 	})
+	eventually(t, "served", s.serves) // the stored condition Established precedes the served version
 	match, ok := s.publisher.Current().Lookup("example.com", "v1beta1", "widgets")
 	if !ok {
-		t.Fatal("not served")
+		t.Fatal("version v1beta1 is not served")
 	}
 	return registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "default"}
 }

@@ -21,11 +21,13 @@ func Bound(errs field.ErrorList) (shown field.ErrorList, omitted int) {
 	return errs[:MaxErrors], len(errs) - MaxErrors
 }
 
-// WithOmitted adds the number of omitted validation errors to the message of an API status error.
+// WithOmitted adds the number of omitted validation errors to the message of an API status error, whose causes are the
+// shown errors.
 func WithOmitted(err error, omitted int) error {
 	var status *apierrors.StatusError
-	if omitted > 0 && errors.As(err, &status) {
-		status.ErrStatus.Message += fmt.Sprintf(" (%d shown of %d errors)", MaxErrors, MaxErrors+omitted)
+	if omitted > 0 && errors.As(err, &status) && status.ErrStatus.Details != nil {
+		shown := len(status.ErrStatus.Details.Causes)
+		status.ErrStatus.Message += fmt.Sprintf(" (%d shown of %d errors)", shown, shown+omitted)
 	}
 	return err
 }

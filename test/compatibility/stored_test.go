@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -227,6 +228,8 @@ func (s stored) send(t *testing.T, what, key, method, path, contentType string, 
 	t.Helper()
 	what += ": " + method + " " + path
 	var shown, values [2]string
+	var decoded [2]object
+	var statuses [2]int
 	for i, server := range []*server{s.both.kubernetes, s.both.quorate} {
 		var body []byte
 		if len(bodies) > i {
@@ -239,7 +242,7 @@ func (s stored) send(t *testing.T, what, key, method, path, contentType string, 
 		if answers[i], err = json.MarshalIndent(answer, "", "  "); err != nil {
 			t.Fatal(err)
 		}
-		shown[i] = show(t, status, answer)
+		statuses[i], decoded[i] = status, answer
 		response, err := s.both.etcd.Get(t.Context(), prefixes[i]+key)
 		if err != nil {
 			t.Fatal(err)
@@ -247,6 +250,10 @@ func (s stored) send(t *testing.T, what, key, method, path, contentType string, 
 		if len(response.Kvs) > 0 {
 			values[i] = string(withoutTimes(response.Kvs[0].Value, answer))
 		}
+	}
+	omitCauses(t, what, decoded[0], decoded[1])
+	for i := range shown {
+		shown[i] = show(t, statuses[i], decoded[i])
 	}
 	if shown[0] != shown[1] {
 		t.Errorf("%s, kube-apiserver (-) and quorate (+):\n%s", what, cmp.Diff(lines(shown[0]), lines(shown[1])))
@@ -263,11 +270,45 @@ func lines(text string) []string { return strings.Split(text, "\n") }
 // never stored, but is in samples: a dry run shows it.
 var chosen = regexp.MustCompile(`(?m)^ *"(resourceVersion|time|deletionTimestamp|selfLink)": "[^"]*",?\n`)
 
+// omitted is the end of the message of a response in which Quorate has omitted validation errors.
+var omitted = regexp.MustCompile(`\((\d+) shown of (\d+) errors\)$`)
+
+// omitCauses removes the causes from kube-apiserver's answer that Quorate's answer omits, if that one says how many
+// validation errors there are, and shows only errors that kube-apiserver reports too.
+func omitCauses(t *testing.T, what string, kubernetes, quorate object) {
+	t.Helper()
+	message, _ := quorate["message"].(string)
+	numbers := omitted.FindStringSubmatch(message)
+	if numbers == nil {
+		return
+	}
+	all, shown := causes(kubernetes), causes(quorate)
+	if numbers[1] != strconv.Itoa(len(shown)) || numbers[2] != strconv.Itoa(len(all)) {
+		t.Errorf("%s: %d of %d causes are shown, and the message ends with %q", what, len(shown), len(all), numbers[0])
+	}
+	remaining := map[string]int{}
+	for _, cause := range all {
+		remaining[fmt.Sprint(cause)]++
+	}
+	for _, cause := range shown {
+		if remaining[fmt.Sprint(cause)]--; remaining[fmt.Sprint(cause)] < 0 {
+			t.Errorf("%s: kube-apiserver does not report %v", what, cause)
+		}
+	}
+	kubernetes["details"].(map[string]any)["causes"] = slices.Clone(shown)
+}
+
+// causes returns the causes of a Status.
+func causes(answer object) []any {
+	details, _ := answer["details"].(map[string]any)
+	causes, _ := details["causes"].([]any)
+	return causes
+}
+
 // show returns the compared form of a response. Validation reports errors of map values in random order.
 func show(t *testing.T, status int, answer object) string {
 	t.Helper()
-	details, _ := answer["details"].(map[string]any)
-	if causes, ok := details["causes"].([]any); ok {
+	if causes := causes(answer); causes != nil {
 		delete(answer, "message") // names the causes in their order
 		slices.SortFunc(causes, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	}
