@@ -16,7 +16,7 @@ var measuring = []string{
 }
 
 // claim is a text with numbers, and the command that fails if they are wrong. A text that begins with "| " is the header of
-// a table, and stands for the whole table.
+// a table, and represents the whole table.
 type claim struct {
 	document, text string
 	check          string // make TARGET, go test ./PACKAGE -run TEST, or source FILE: LINE, of which the constant is stated
