@@ -1,7 +1,10 @@
 # Targets need Go and git; race also needs gcc.
 export CGO_ENABLED = 0
 
-.PHONY: build test lint race ci sandbox benchmark differential compatibility kine failover history availability availability-cluster rotation hostile upgrade operator-size restarts screenshot prometheus guides fuzz generate bundle chart image release release-check clean
+# SUDO runs a command as root, with the tools of the user.
+SUDO = $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=LOGS env PATH="$(PATH)")
+
+.PHONY: build test lint race ci sandbox benchmark benchmark-ratios differential compatibility kine failover history availability availability-cluster rotation hostile upgrade operator-size restarts faults realcluster realcluster-olm screenshot prometheus guides fuzz generate bundle chart image release release-check clean
 
 build: ## the quorate binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -15,14 +18,19 @@ lint: ## gofmt, go vet and golangci-lint
 race: ## tests that start no other processes, under the race detector
 	.ci/run race
 
-ci: ## everything that main must pass
-	.ci/run
+ci: ## everything that main must pass; STEPS="lint tests" runs only these steps
+	.ci/run $(STEPS)
 
 sandbox: ## run three replicas on this machine
 	go run . sandbox
 
 benchmark: ## compare with kube-apiserver
 	go run ./test/benchmark
+
+benchmark-ratios: ## measure everything, and fail if a figure that docs/performance.md promises is missed
+	go run ./test/benchmark --check
+	go run ./test/benchmark --check --work encryption
+	go run ./test/benchmark --check --work overload
 
 differential: ## send the same requests to kube-apiserver and compare; prints a table of areas
 	DIFFERENTIAL_WHOLE=1 go test -count=1 -v -run TestDifferential ./test/differential
@@ -65,6 +73,15 @@ operator-size: ## memory and CPU time of the operator with CLUSTERS=200, compare
 restarts: ## restart a single etcd member 50 and 20 times, on one and on all processors, with and without fsync
 	QUORATE_RESTARTS=full go test -count=1 -v -run TestRestart ./apiserver/etcd
 
+faults: ## inject faults into processes, networks and disks; DURATION=1h SEEDS=...
+	QUORATE_FAULTS=$(or $(DURATION),1h) QUORATE_FAULTS_SEEDS=$(SEEDS) go test -count=1 -v -timeout 12h ./test/faults
+
+realcluster: ## install and break the operator on a Kubernetes cluster that runs on this machine; needs root and Debian's packages
+	$(SUDO) test/realcluster/prove.sh cluster
+
+realcluster-olm: ## install, upgrade and uninstall the bundle with the Operator Lifecycle Manager on such a cluster
+	$(SUDO) test/realcluster/prove.sh olm
+
 prometheus: ## scrape a sandbox with Prometheus: no alerts without faults, a fault for each alert, dashboards; SPEED=1 uses real durations
 	go -C tools/prometheus build -tags remove_all_sd -o $(or $(TMPDIR),/tmp)/prometheus github.com/prometheus/prometheus/cmd/prometheus
 	QUORATE_PROMETHEUS=$(or $(TMPDIR),/tmp)/prometheus QUORATE_SPEED=$(or $(SPEED),30) \
@@ -78,7 +95,7 @@ FUZZTIME ?= 2m
 screenshot: ## take the screenshot in docs/sandbox.md with Chromium
 	QUORATE_SCREENSHOT=$(CURDIR)/docs/images/sandbox.png go test -count=1 -v -run TestBackupAndRestore ./test/endtoend
 
-fuzz: ## run each fuzz target for FUZZTIME; failing inputs are in the package's testdata/fuzz
+fuzz: ## run each fuzz target for FUZZTIME, an hour in total; failing inputs are in the package's testdata/fuzz
 	.ci/fuzz $(FUZZTIME) guided
 
 generate: ## deep copies, CRDs, OpenAPI, merge schemas, manifests

@@ -20,8 +20,8 @@ const auditedObject = "/configmaps/audited"
 func audits() []work {
 	const audited, notAudited = "/api/v1/namespaces/" + namespace, "/api/v1/namespaces/" + manyNamespace
 	return []work{
-		{name: "GET a configmap, audit level None", parallel: 16, request: read(notAudited+auditedObject, asJSON)},
-		{name: "GET a configmap, audit level Metadata", parallel: 16, request: read(audited+auditedObject, asJSON)},
+		{name: "GET a configmap, audit level None", promise: 1.0 / 4, parallel: 16, request: read(notAudited+auditedObject, asJSON)},
+		{name: "GET a configmap, audit level Metadata", promise: 1.0 / 4, parallel: 16, request: read(audited+auditedObject, asJSON)},
 	}
 }
 

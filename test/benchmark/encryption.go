@@ -36,12 +36,12 @@ func encryptions() []work {
 }
 
 func createSecrets(provider string) work {
-	return work{name: "create a Secret of 2 KB, encryption: " + provider, parallel: 16, count: secretCount, request: createSecret}
+	return work{name: "create a Secret of 2 KB, encryption: " + provider, promise: 1.0 / 1.7, parallel: 16, count: secretCount, request: createSecret}
 }
 
 // restarts is a restart of the API server until it has listed all Secrets. It has no request to repeat.
 func restarts(provider string) work {
-	return work{name: "start with 20,000 Secrets, encryption: " + provider, parallel: 1, count: 1}
+	return work{name: "start with 20,000 Secrets, encryption: " + provider, promise: 1.0 / 1.5, parallel: 1, count: 1}
 }
 
 func createSecret(i int) request {

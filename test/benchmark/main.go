@@ -20,20 +20,24 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
 )
 
-// timeLimit ends a run that hangs; one takes about half of it.
-const timeLimit = 20 * time.Minute
+// timeLimit ends a run that hangs. On an idle machine, a run takes a quarter of it.
+const timeLimit = 40 * time.Minute
 
 type options struct {
 	only      string
 	profiles  string
 	works     string
 	json      bool
+	check     bool
+	record    string
+	from      string
 	keep      bool
 	peerFlags []string
 	ourFlags  []string
@@ -62,15 +66,38 @@ func command(ctx context.Context, arguments []string) error {
 	if err != nil {
 		return err
 	}
-	report, err := o.run(ctx)
+	report, err := o.report(ctx)
+	if o.json {
+		err = errors.Join(err, json.NewEncoder(os.Stdout).Encode(report))
+	} else {
+		fmt.Print(report.markdown())
+	}
 	if err != nil {
 		return err
 	}
-	if o.json {
-		return json.NewEncoder(os.Stdout).Encode(report)
+	if o.record != "" {
+		if err := report.record(o.record); err != nil {
+			return err
+		}
 	}
-	fmt.Print(report.markdown())
+	if broken := report.brokenPromises(); o.check && len(broken) > 0 {
+		return fmt.Errorf("%d promises are broken:\n%s", len(broken), strings.Join(broken, "\n"))
+	}
 	return nil
+}
+
+// report returns results of earlier runs, or runs the servers. Results until an error are returned with the error.
+func (o *options) report(ctx context.Context) (Report, error) {
+	if o.from != "" {
+		return load(o.from)
+	}
+	report, err := o.run(ctx)
+	for _, results := range []*Results{report.Peer, report.Ours} {
+		if results != nil {
+			results.addWatchMean()
+		}
+	}
+	return report, err
 }
 
 func parse(arguments []string) (*options, error) {
@@ -80,6 +107,9 @@ func parse(arguments []string) (*options, error) {
 	f.StringVar(&o.profiles, "profile", "", "directory for a CPU profile of our server during each work")
 	f.StringVar(&o.works, "work", "", "do only the works whose names contain this (objects are created in any case); definitions, encryption or overload: only these")
 	f.BoolVar(&o.json, "json", false, "print JSON; times are nanoseconds, sizes bytes")
+	f.BoolVar(&o.check, "check", false, "fail if a promise is broken: the column \"promised\" of the tables, and no median latency above the peer's")
+	f.StringVar(&o.record, "record", "", "file with recorded results, in which the measured rows are replaced")
+	f.StringVar(&o.from, "from", "", "file with recorded results, which are printed and checked; nothing is measured")
 	f.BoolVar(&o.keep, "keep", false, "keep data and logs")
 	f.StringArrayVar(&o.peerFlags, "peer-flag", nil, "a further flag for kube-apiserver; may be repeated")
 	f.StringArrayVar(&o.ourFlags, "our-flag", nil, "a further flag for our server; may be repeated")

@@ -2,13 +2,14 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
 
 const (
-	idleLimit   = 120 << 20
-	loadedLimit = 260 << 20
+	idleLimit   = 140 << 20
+	loadedLimit = 320 << 20
 	readyLimit  = 1200 * time.Millisecond
 )
 
@@ -30,37 +31,80 @@ func (r *Report) add(name string, results *Results) *Results {
 	return *existing
 }
 
-// markdown renders the tables. Where a server did not run, or did not do a work, its cells say so.
+// markdown renders the tables of what a server did.
 func (r Report) markdown() string {
 	var text strings.Builder
-	row := func(cells ...string) { text.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
-
-	row("server CPU per request", "peer", "ours", "fraction", "target", "met?", "latency p50/p99, peer", "ours")
-	row("---", "--:", "--:", "--:", "--:", "---", "--:", "--:")
-	for _, w := range allWorks() {
-		row(r.workCells(w)...)
-	}
-	for _, w := range encryptions() {
-		if r.measured(w) {
-			row(r.workCells(w)...)
-		}
-	}
-	for _, table := range []struct {
-		title string
-		rows  []figure
-	}{
-		{"memory and start", figures()},
-		{"1,000 CustomResourceDefinitions of 40 fields, unused", definitionFigures()},
-		{"one client lists everything without pause", overloadFigures()},
-	} {
-		text.WriteString("\n")
-		row(table.title, "peer", "ours", "fraction", "target of ours", "met?")
-		row("---", "--:", "--:", "--:", "--:", "---")
-		for _, f := range table.rows {
-			row(r.figureCells(f)...)
-		}
+	for _, t := range r.tables() {
+		text.WriteString(t.markdown() + "\n")
 	}
 	return text.String()
+}
+
+// table is a table of a report.
+type table struct {
+	name   string // of the table in documents
+	header []string
+	rows   [][]string
+}
+
+// markdown aligns the first column to the left, and the others, which are numbers, to the right.
+func (t table) markdown() string {
+	line := func(cells []string) string { return "| " + strings.Join(cells, " | ") + " |\n" }
+	text := line(t.header) + line(append([]string{"---"}, slices.Repeat([]string{"--:"}, len(t.header)-1)...))
+	for _, row := range t.rows {
+		text += line(row)
+	}
+	return text
+}
+
+// tables returns the tables of a report, without those that would be empty.
+func (r Report) tables() []table {
+	var all []table
+	add := func(t table) {
+		if len(t.rows) > 0 {
+			all = append(all, t)
+		}
+	}
+	add(r.workTable("requests", "server CPU per request", allWorks()))
+	for _, figures := range figureTables() {
+		add(r.figureTable(figures))
+	}
+	add(r.workTable("encryption", "encryption at rest, server CPU", encryptions()))
+	return all
+}
+
+func (r Report) workTable(name, title string, works []work) table {
+	t := table{name: name, header: []string{title, "peer", "ours", "fraction", "promised", "median latency, peer", "ours"}}
+	for _, w := range works {
+		if r.measured(w) {
+			t.rows = append(t.rows, r.workCells(w))
+		}
+	}
+	return t
+}
+
+// figures are the rows of a table that are no works.
+type figures struct {
+	name, title string
+	rows        []figure
+}
+
+func figureTables() []figures {
+	return []figures{
+		{"memory", "memory and start", memoryFigures()},
+		{"definitions", "1,000 CustomResourceDefinitions of 40 fields, unused", definitionFigures()},
+		{"overload", "one client lists everything without pause", overloadFigures()},
+	}
+}
+
+func (r Report) figureTable(f figures) table {
+	t := table{name: f.name, header: []string{f.title, "peer", "ours", "fraction", "promised"}}
+	for _, row := range f.rows {
+		if row.known(r.Peer) || row.known(r.Ours) {
+			t.rows = append(t.rows, r.figureCells(row))
+		}
+	}
+	return t
 }
 
 // measured reports whether a server did a work.
@@ -73,7 +117,7 @@ func (r Report) measured(w work) bool {
 func allWorks() []work {
 	var all []work
 	for _, some := range [][]work{
-		reads(), creations(), writes(), watches(), deletions(), extensions(), crowds(), selections(), audits(),
+		reads(), creations(), writes(), watches(), {watchMean()}, deletions(), extensions(), crowds(), selections(), audits(),
 	} {
 		all = append(all, some...)
 	}
@@ -83,26 +127,37 @@ func allWorks() []work {
 func (r Report) workCells(w work) []string {
 	peer, peerDid := r.Peer.measurement(w.name)
 	ours, oursDid := r.Ours.measurement(w.name)
-	cells := []string{describe(w), cell(peerDid, cost(peer.CPU)), cell(oursDid, cost(ours.CPU)), "", "", ""}
-	if w.target > 0 {
-		cells[4] = part(w.target)
-	}
-	if w.latency > 0 {
-		cells[4] += ", ≤ " + short(w.latency)
-	}
-	if peerDid && oursDid && peer.CPU > 0 && ours.CPU > 0 {
-		fraction := float64(ours.CPU) / float64(peer.CPU)
+	cells := []string{describe(w), cell(peerDid, cost(peer.CPU)), cell(oursDid, cost(ours.CPU)), "", "", medianLatency(peer), medianLatency(ours)}
+	if fraction, ok := r.workFraction(w); ok {
 		cells[3] = part(fraction)
-		cells[5] = outcome(w.target, fraction)
-		if w.latency > 0 && ours.P50 > w.latency {
-			cells[5] = missed
-		}
 	}
-	if base, ok := r.Ours.measurement(w.base); ok && oursDid {
-		increase := float64(ours.CPU)/float64(base.CPU) - 1
-		cells[4], cells[5] = fmt.Sprintf("≤ +%.0f %% of ours", 100*w.increase), fmt.Sprintf("%s, %+.1f %%", outcome(w.increase, increase), 100*increase)
+	if w.promise > 0 {
+		cells[4] = "≤ " + part(w.promise)
 	}
-	return append(cells, latencies(peer), latencies(ours))
+	if increase, ok := r.increase(w); ok {
+		cells[4] = fmt.Sprintf("%+.0f %% of ours, ≤ %+.0f %%", 100*increase, 100*w.increase)
+	}
+	return cells
+}
+
+// workFraction returns our CPU time as a fraction of the peer's.
+func (r Report) workFraction(w work) (fraction float64, measured bool) {
+	peer, peerDid := r.Peer.measurement(w.name)
+	ours, oursDid := r.Ours.measurement(w.name)
+	if !peerDid || !oursDid || peer.CPU <= 0 || ours.CPU <= 0 {
+		return 0, false
+	}
+	return float64(ours.CPU) / float64(peer.CPU), true
+}
+
+// increase returns how much more our CPU time is than that of the row with which the work compares.
+func (r Report) increase(w work) (increase float64, measured bool) {
+	ours, did := r.Ours.measurement(w.name)
+	base, ok := r.Ours.measurement(w.base)
+	if !did || !ok {
+		return 0, false
+	}
+	return float64(ours.CPU)/float64(base.CPU) - 1, true
 }
 
 // measurement works without results, too.
@@ -128,24 +183,11 @@ func cell(known bool, text string) string {
 	return text
 }
 
-const missed = "**no**"
-
-func outcome(limit, value float64) string {
-	switch {
-	case limit == 0:
-		return ""
-	case value <= limit:
-		return "yes"
-	default:
-		return missed
-	}
-}
-
-func latencies(m Measurement) string {
+func medianLatency(m Measurement) string {
 	if m.P50 == 0 {
 		return ""
 	}
-	return short(m.P50) + " / " + short(m.P99)
+	return short(m.P50)
 }
 
 // figure is a row of the second table.
@@ -153,7 +195,10 @@ type figure struct {
 	name   string
 	value  func(*Results) float64
 	format func(float64) string
-	limit  float64 // 0: none
+	limit  float64 // largest value of ours; 0: none
+	zero   bool    // ours is 0
+	// promise is the largest fraction of the peer's value; 0: none.
+	promise float64
 
 	unrelated bool // the fraction says nothing
 	// measured reports whether a server did what the figure is of; nil: the works.
@@ -172,36 +217,61 @@ func kibibytes(v float64) string { return fmt.Sprintf("%.0f KiB", v/(1<<10)) }
 func mebibytes(v float64) string { return fmt.Sprintf("%.0f MiB", v/(1<<20)) }
 func duration(v float64) string  { return short(time.Duration(v)) }
 
-func figures() []figure {
+func memoryFigures() []figure {
 	return []figure{
-		{name: "resident, idle", value: func(r *Results) float64 { return float64(r.IdleMemory) }, format: mebibytes, limit: idleLimit},
-		{name: "resident, 10,000 objects created", value: func(r *Results) float64 { return float64(r.CreatedMemory) }, format: mebibytes, limit: 0},
-		{name: "resident, after the reads", value: func(r *Results) float64 { return float64(r.LoadedMemory) }, format: mebibytes, limit: loadedLimit},
-		{name: "most ever resident", value: func(r *Results) float64 { return float64(r.PeakMemory) }, format: mebibytes, limit: 0},
-		{name: "from exec to ready, new data directory", value: func(r *Results) float64 { return float64(r.Ready) }, format: duration, limit: float64(readyLimit)},
+		{name: "resident, idle", value: func(r *Results) float64 { return float64(r.IdleMemory) }, format: mebibytes,
+			limit: idleLimit, promise: 1.0 / 2},
+		{name: "resident, 10,000 objects created", value: func(r *Results) float64 { return float64(r.CreatedMemory) }, format: mebibytes,
+			promise: 1.0 / 2},
+		{name: "resident, after the reads", value: func(r *Results) float64 { return float64(r.LoadedMemory) }, format: mebibytes,
+			limit: loadedLimit, promise: 1.0 / 2},
+		{name: "most ever resident", value: func(r *Results) float64 { return float64(r.PeakMemory) }, format: mebibytes, promise: 1.0 / 1.5},
+		{name: "from exec to ready, new data directory", value: func(r *Results) float64 { return float64(r.Ready) }, format: duration,
+			limit: float64(readyLimit), promise: 1.0 / 2},
 	}
 }
 
 func (r Report) figureCells(f figure) []string {
-	cells := []string{f.name, cell(false, ""), cell(false, ""), "", "", ""}
-	if f.limit > 0 {
-		cells[4] = "≤ " + f.format(f.limit)
-	}
+	cells := []string{f.name, cell(false, ""), cell(false, ""), "", strings.Join(f.promised(), ", ")}
 	if f.known(r.Peer) {
 		cells[1] = f.format(f.value(r.Peer))
 	}
 	if f.known(r.Ours) {
 		cells[2] = f.format(f.value(r.Ours))
-		cells[5] = outcome(f.limit, f.value(r.Ours))
 	}
-	if f.known(r.Peer) && f.known(r.Ours) && f.value(r.Peer) > 0 && f.value(r.Ours) > 0 && !f.unrelated {
-		cells[3] = part(f.value(r.Ours) / f.value(r.Peer))
+	if fraction, ok := r.figureFraction(f); ok && !f.unrelated {
+		cells[3] = part(fraction)
 	}
 	return cells
 }
 
-// part writes a fraction as 1/n, with n to one decimal unless it is whole.
+// promised describes the limits.
+func (f figure) promised() (limits []string) {
+	if f.limit > 0 {
+		limits = append(limits, "≤ "+f.format(f.limit))
+	}
+	if f.zero {
+		limits = append(limits, f.format(0))
+	}
+	if f.promise > 0 {
+		limits = append(limits, "≤ "+part(f.promise))
+	}
+	return limits
+}
+
+// figureFraction returns our value as a fraction of the peer's.
+func (r Report) figureFraction(f figure) (fraction float64, measured bool) {
+	if !f.known(r.Peer) || !f.known(r.Ours) || f.value(r.Peer) <= 0 || f.value(r.Ours) <= 0 {
+		return 0, false
+	}
+	return f.value(r.Ours) / f.value(r.Peer), true
+}
+
+// part writes a fraction as 1/n, with n to one decimal unless it is whole, and a larger number as a multiple.
 func part(fraction float64) string {
+	if fraction > 0.99 {
+		return strings.TrimRight(strings.TrimRight(fmt.Sprintf("%.2f", fraction), "0"), ".")
+	}
 	return "1/" + strings.TrimSuffix(fmt.Sprintf("%.1f", 1/fraction), ".0")
 }
 

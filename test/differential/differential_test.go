@@ -114,11 +114,26 @@ func TestDifferential(t *testing.T) {
 	if slices.ContainsFunc(results, func(r result) bool { return r.cases == 0 }) {
 		return // -run selects some by name
 	}
+	if whole {
+		t.Run("documented table", func(t *testing.T) { compareDocumented(t, report(scripts, results)) })
+	}
 	t.Run("rest of etcd", func(t *testing.T) { compareRest(t, pair, intended) })
 	for _, name := range intended.unmatched() {
 		if whole || slices.ContainsFunc(scripts, func(s *Script) bool { return strings.HasPrefix(name, s.Name+"/") }) {
 			t.Errorf("testdata/intended.txt: there is no case %s", name)
 		}
+	}
+}
+
+// compareDocumented compares the table with docs/compatibility.md.
+func compareDocumented(t *testing.T, table string) {
+	const document = "../../docs/compatibility.md"
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "\n\n"+table+"\n") {
+		t.Errorf("%s has another table; replace it by:\n%s", document, table)
 	}
 }
 

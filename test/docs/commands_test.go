@@ -177,14 +177,20 @@ type validator struct {
 
 func newValidator(t *testing.T) *validator {
 	t.Helper()
-	makefile := string(must(os.ReadFile(filepath.Join(root, "Makefile")))(t))
-	v := &validator{
+	return &validator{
 		kubectl: must(upstream.Binary(t.Context(), "kubectl"))(t), quorate: must(upstream.Quorate(t.Context()))(t), seen: map[string]error{},
+		targets: makeTargets(t),
 	}
+}
+
+// makeTargets returns the targets of the Makefile.
+func makeTargets(t *testing.T) (targets []string) {
+	t.Helper()
+	makefile := string(must(os.ReadFile(filepath.Join(root, "Makefile")))(t))
 	for _, match := range regexp.MustCompile(`(?m)^([a-z -]+):`).FindAllStringSubmatch(makefile, -1) {
-		v.targets = append(v.targets, strings.Fields(match[1])...)
+		targets = append(targets, strings.Fields(match[1])...)
 	}
-	return v
+	return targets
 }
 
 func (v *validator) validate(args []string) error {
