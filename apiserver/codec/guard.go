@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
@@ -27,15 +28,22 @@ const maxMessageNesting = 500
 // levels take 40 s of CPU for every write and read. It is twice maxMessageNesting, so that both admit the same objects.
 const maxJSONNesting = 2 * maxMessageNesting
 
+// maxEmbeddedNesting is the maximum depth of JSON that is stored as bytes: managed fields, and the data of a ControllerRevision.
+// Generated protobuf decoders do not look at it. Every response and audit event wraps it in a few more levels, and JSON decoders
+// refuse more than 10,000.
+const maxEmbeddedNesting = 9_900
+
 var (
 	errMessageNesting = fmt.Errorf("messages are nested more than %d deep", maxMessageNesting)
 	errJSONNesting    = fmt.Errorf("objects and arrays are nested more than %d deep", maxJSONNesting)
+	errEmbedded       = fmt.Errorf("JSON objects and arrays are nested more than %d deep", maxEmbeddedNesting)
 	errMapEntry       = errors.New("an entry of a map extends beyond its end")
 )
 
 // Guard rejects request bodies that are cheap to send and very expensive to decode:
 //
 //   - Bodies of kinds whose type contains itself, if they are nested too deep.
+//   - Bodies that contain JSON as bytes, such as managed fields, if the JSON is nested too deep.
 //   - Protobuf map entries with a length beyond their end. Generated decoders take the excess from the bytes after the
 //     entry, and then decode those again, so that the cost is out of proportion to the body.
 //
@@ -57,6 +65,9 @@ func NewGuard(scheme *runtime.Scheme) *Guard {
 func (g *Guard) Check(body []byte, mediaType string, kind schema.GroupVersionKind) error {
 	if mediaType == runtime.ContentTypeProtobuf {
 		return g.checkProtobuf(body, kind)
+	}
+	if mediaType == runtime.ContentTypeJSON && len(body) > maxEmbeddedNesting && jsonNestsDeeper(body, maxEmbeddedNesting) {
+		return errEmbedded
 	}
 	if !g.layoutOf(kind).nests() {
 		return nil
@@ -159,6 +170,7 @@ type layout struct {
 	fields   []field // by number
 	contains bool    // the type contains a type that contains itself
 	open     bool    // analyze is not finished
+	embedded bool    // field 1 is JSON
 }
 
 // nests reports whether objects of the type can be nested without limit.
@@ -186,6 +198,10 @@ func (g *Guard) analyze(of reflect.Type) *layout {
 			known.contains = true
 		}
 		return known
+	}
+	if of == reflect.TypeFor[metav1.FieldsV1]() || of == reflect.TypeFor[runtime.RawExtension]() {
+		g.layouts[of] = &layout{embedded: true}
+		return g.layouts[of]
 	}
 	l := &layout{open: true}
 	g.layouts[of] = l
@@ -263,6 +279,9 @@ func (l *layout) check(message []byte, levels int) (err error) {
 	if levels == 0 {
 		return errMessageNesting
 	}
+	if l.embedded {
+		return checkEmbedded(message)
+	}
 	for len(message) > 0 {
 		tag, content, ok := varint(message)
 		if !ok {
@@ -288,6 +307,17 @@ func (l *layout) check(message []byte, levels int) (err error) {
 		}
 	}
 	return nil
+}
+
+// checkEmbedded checks a message whose field 1 is JSON.
+func checkEmbedded(message []byte) (err error) {
+	eachDelimited(message, func(number int32, content []byte) bool {
+		if number == 1 && jsonNestsDeeper(content, maxEmbeddedNesting) {
+			err = errEmbedded
+		}
+		return err == nil
+	})
+	return err
 }
 
 // checkEntry checks an entry of a map. Like generated decoders, it ignores the wire types of keys and values.

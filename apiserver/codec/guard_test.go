@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
@@ -224,5 +226,31 @@ func BenchmarkGuard(b *testing.B) {
 		if err := guard.Check(pod, runtime.ContentTypeProtobuf, corev1.SchemeGroupVersion.WithKind("Pod")); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestNestingOfEmbeddedJSON has managed fields that are nested so deep that no JSON decoder reads the response.
+func TestNestingOfEmbeddedJSON(t *testing.T) {
+	guard := NewGuard(clientscheme.Scheme)
+	body := func(levels int) []byte {
+		raw := strings.Repeat(`{"f:a":`, levels-1) + "{}" + strings.Repeat("}", levels-1)
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
+			{Manager: "first"}, {Manager: "second", FieldsV1: metav1.NewFieldsV1(raw)},
+		}}}
+		encoded := &bytes.Buffer{}
+		if err := protobuf.NewSerializer(clientscheme.Scheme, clientscheme.Scheme).Encode(object, encoded); err != nil {
+			t.Fatal(err)
+		}
+		return encoded.Bytes()
+	}
+	if err := guard.Check(body(maxEmbeddedNesting), runtime.ContentTypeProtobuf, configMapKind); err != nil {
+		t.Errorf("%d levels: %v", maxEmbeddedNesting, err)
+	}
+	if err := guard.Check(body(maxEmbeddedNesting+1), runtime.ContentTypeProtobuf, configMapKind); !errors.Is(err, errEmbedded) {
+		t.Errorf("%d levels: %v", maxEmbeddedNesting+1, err)
+	}
+	text := strings.Repeat(`{"a":`, maxEmbeddedNesting) + "{}" + strings.Repeat("}", maxEmbeddedNesting)
+	if err := guard.Check([]byte(text), runtime.ContentTypeJSON, configMapKind); !errors.Is(err, errEmbedded) {
+		t.Errorf("JSON: %v", err)
 	}
 }

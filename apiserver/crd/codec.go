@@ -58,7 +58,9 @@ func (m *customCodec) decodeStored(stored []byte) (*unstructured.Unstructured, e
 	if _, err := of.coerce(object, coercion{repair: true}); err != nil {
 		return nil, fmt.Errorf("stored custom resource: %w", err)
 	}
-	of.Default(object)
+	if !of.setDefaults(object, maxAddedToStored) {
+		return nil, fmt.Errorf("stored custom resource: its defaults are larger than %d bytes", maxAddedToStored)
+	}
 	return object, nil
 }
 
@@ -116,7 +118,7 @@ func (m *customCodec) Store(ctx context.Context, internal runtime.Object) ([]byt
 	}
 	target := schema.GroupVersion{Group: m.version.of.group, Version: m.version.of.storage}
 	if object.GroupVersionKind().GroupVersion() == target {
-		return runtime.Encode(unstructured.UnstructuredJSONScheme, object)
+		return encodeStored(object)
 	}
 	converted, err := m.version.of.convert(ctx, object.DeepCopy(), target)
 	if err != nil {
@@ -125,7 +127,16 @@ func (m *customCodec) Store(ctx context.Context, internal runtime.Object) ([]byt
 	if err := m.version.of.coerceConverted(converted); err != nil {
 		return nil, err
 	}
-	return runtime.Encode(unstructured.UnstructuredJSONScheme, converted)
+	return encodeStored(converted)
+}
+
+// encodeStored encodes an object in its stored version.
+func encodeStored(object *unstructured.Unstructured) ([]byte, error) {
+	data, err := runtime.Encode(unstructured.UnstructuredJSONScheme, object)
+	if err == nil && len(data) > maxObject {
+		return nil, errTooLarge()
+	}
+	return data, err
 }
 
 func (m *customCodec) External(internal runtime.Object) (runtime.Object, error) {
@@ -176,7 +187,9 @@ func (m *customCodec) Decode(body []byte, mediaType string, validation resource.
 	for _, path := range unknown {
 		strict = append(strict, fmt.Errorf("unknown field %q", path))
 	}
-	m.version.of.Default(object)
+	if !m.version.of.setDefaults(object, maxAdded) {
+		return nil, declared, nil, errTooLarge()
+	}
 	return object, declared, strict, nil
 }
 

@@ -12,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
-
 	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/lazy"
 )
@@ -132,21 +130,6 @@ func (c *custom) ConvertToVersion(in runtime.Object, target runtime.GroupVersion
 // ConvertFieldLabel implements runtime.ObjectConvertor.
 func (c *custom) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
 	return label, value, nil
-}
-
-// Default implements runtime.ObjectDefaulter with the defaults of the object's version.
-func (c *custom) Default(in runtime.Object) {
-	object, ok := in.(*unstructured.Unstructured)
-	if !ok {
-		return
-	}
-	v := c.versionOf(object)
-	if v == nil {
-		return
-	}
-	if structural, err := v.structural(); err == nil {
-		structuraldefaulting.Default(object.Object, structural)
-	}
 }
 
 // New implements runtime.ObjectCreater.

@@ -59,6 +59,9 @@ func (c *call) decodeBody(body []byte, mediaType string, validation resource.Fie
 
 // decodeError returns the error for a body that cannot be decoded, in kube-apiserver's words.
 func (c *call) decodeError(err error, kind schema.GroupVersionKind, body []byte) error {
+	if apierrors.IsRequestEntityTooLargeError(err) {
+		return err
+	}
 	wanted := c.target.Endpoint.Kind.Kind
 	if kind.Kind != "" {
 		return apierrors.NewBadRequest(fmt.Sprintf(

@@ -49,6 +49,9 @@ func (r *Registry) admitNew(
 	if t.Terminating { // like kube-apiserver's forbidCreateAdmission, before all other admission
 		return nil, terminating(t)
 	}
+	if err := ctx.Err(); err != nil { // after the managed fields
+		return nil, err
+	}
 	a := attributes(ctx, t, options, &admission.Attributes{Operation: admission.Create, Object: object})
 	if err := r.admission.Admit(ctx, a); err != nil {
 		return nil, err
@@ -113,6 +116,9 @@ func (r *Registry) insert(
 			r.admission.Rollback(ctx, admitted)
 		}
 	}()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if err := beforeCreate(ctx, t.Version.Endpoints[""].Create, object); err != nil {
 		return nil, err
 	}
@@ -134,6 +140,9 @@ func (r *Registry) insert(
 func (r *Registry) storeNew(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
 	if !options.DryRun {
 		removeSelfLink(object)
+	}
+	if err := ctx.Err(); err != nil { // after validation
+		return nil, err
 	}
 	data, err := encode(ctx, t, object)
 	if err != nil {

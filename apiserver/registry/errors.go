@@ -58,7 +58,7 @@ func status(err error, t Target) error {
 // conversion webhook is code 500 with the plain message.
 func internalError(err error) error {
 	var conversion *resource.ConversionError
-	if errors.As(err, &conversion) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	if errors.As(err, &conversion) || apierrors.IsRequestEntityTooLargeError(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	return apierrors.NewInternalError(err)

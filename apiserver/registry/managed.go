@@ -7,17 +7,15 @@ import (
 	"slices"
 	"strings"
 
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/warning"
 )
 
 // track updates the managed fields of object with the changes of manager since current, which is nil for a new
-// object.
+// object. An object with too many fields loses its managed fields, as do objects that are too large with them.
 func track(t Target, current, object runtime.Object, manager string) error {
 	if t.Endpoint.FieldManager == nil {
 		return nil
@@ -25,6 +23,13 @@ func track(t Target, current, object runtime.Object, manager string) error {
 	fields, err := t.Endpoint.FieldManager()
 	if err != nil {
 		return apierrors.NewInternalError(fmt.Errorf("prepare the field manager: %w", err))
+	}
+	if !isTrackable(object) || !isTrackable(current) {
+		accessor, err := meta.Accessor(object)
+		if err == nil {
+			accessor.SetManagedFields(nil)
+		}
+		return err
 	}
 	if current == nil {
 		current = bodyCodec(t).NewExternal()
@@ -87,15 +92,15 @@ func removeDuplicateOwners(ctx context.Context, object runtime.Object, warningFo
 		return
 	}
 	kept := make([]metav1.OwnerReference, 0, len(owners))
-	seen := make(map[types.UID]bool, len(owners))
+	seen := make(map[ownerKey]bool, len(owners))
 	var duplicates []string
 	for _, owner := range owners {
-		same := func(k metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(k, owner) }
-		if seen[owner.UID] && slices.ContainsFunc(kept, same) {
+		key := newOwnerKey(owner)
+		if seen[key] {
 			duplicates = append(duplicates, string(owner.UID))
 			continue
 		}
-		seen[owner.UID] = true
+		seen[key] = true
 		kept = append(kept, owner)
 	}
 	if len(duplicates) == 0 {
@@ -103,4 +108,26 @@ func removeDuplicateOwners(ctx context.Context, object runtime.Object, warningFo
 	}
 	accessor.SetOwnerReferences(kept)
 	warning.AddWarning(ctx, "", fmt.Sprintf(warningFormat, strings.Join(duplicates, ", ")))
+}
+
+// ownerKey is an owner reference that can be compared: equal references have equal keys. Comparing each reference with all
+// others would take seconds for ten thousand.
+type ownerKey struct {
+	reference                  metav1.OwnerReference // without pointers
+	controller, blocksDeletion optionalBool
+}
+
+// optionalBool is the value of a *bool.
+type optionalBool struct{ isSet, value bool }
+
+func newOptionalBool(value *bool) optionalBool {
+	return optionalBool{isSet: value != nil, value: value != nil && *value}
+}
+
+func newOwnerKey(owner metav1.OwnerReference) ownerKey {
+	key := ownerKey{
+		reference: owner, controller: newOptionalBool(owner.Controller), blocksDeletion: newOptionalBool(owner.BlockOwnerDeletion),
+	}
+	key.reference.Controller, key.reference.BlockOwnerDeletion = nil, nil
+	return key
 }

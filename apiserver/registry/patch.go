@@ -120,6 +120,9 @@ func (p Patch) jsonPatch(ctx context.Context, t Target, current runtime.Object) 
 		return nil, err
 	}
 	object, strict, err := codec.DecodePatched(after, p.Validation)
+	if apierrors.IsRequestEntityTooLargeError(err) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, invalidPatch(after, err)
 	}
@@ -224,6 +227,11 @@ func (p Patch) strategic(ctx context.Context, t Target, current runtime.Object) 
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
+	if schema, err := strategicpatch.NewPatchMetaFromStruct(codec.NewExternal()); err == nil {
+		if err := checkComparisons(before, patch, schema); err != nil {
+			return nil, err
+		}
+	}
 	after, err := strategicpatch.StrategicMergeMapPatch(before, patch, codec.NewExternal())
 	if err != nil {
 		return nil, strategicError(err)
@@ -284,6 +292,9 @@ func (p Patch) apply(ctx context.Context, t Target, current runtime.Object) (run
 	configuration := &unstructured.Unstructured{Object: map[string]any{}}
 	if err := yaml.Unmarshal(p.Data, &configuration.Object); err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
+	}
+	if !isTrackable(configuration) || !isTrackable(current) {
+		return nil, errNotTracked()
 	}
 	if current == nil {
 		current = bodyCodec(t).NewExternal()

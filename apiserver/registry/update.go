@@ -74,6 +74,9 @@ func (u *update) changeObject(ctx context.Context) error {
 	if u.object, err = u.change.Apply(ctx, u.target, u.old); err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if err := u.registry.admission.Admit(ctx, u.attributes(ctx, u.object, u.old)); err != nil {
 		return err
 	}
@@ -138,6 +141,9 @@ func (u *update) replace(ctx context.Context) (result *Result, err error) {
 			r.admission.Rollback(ctx, admitted)
 		}
 	}()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if err := beforeUpdate(ctx, updateStrategy(t), u.object, u.old); err != nil {
 		return nil, err
 	}
@@ -175,6 +181,9 @@ func (u *update) validate(ctx context.Context, admitted *admission.Attributes) e
 func (u *update) store(ctx context.Context) (*Result, error) {
 	if !u.options.DryRun {
 		removeSelfLink(u.object)
+	}
+	if err := ctx.Err(); err != nil { // after validation
+		return nil, err
 	}
 	data, err := u.encode(ctx)
 	if err != nil {
