@@ -99,7 +99,7 @@ func decode(answer rest.Result, into any) error {
 // NewClient returns a client for Site.Clients.
 func NewClient(config *rest.Config) (rest.Interface, error) {
 	config = rest.CopyConfig(config)
-	config.GroupVersion, config.NegotiatedSerializer = &schema.GroupVersion{}, scheme.Codecs.WithoutConversion()
+	config.GroupVersion, config.NegotiatedSerializer = &schema.GroupVersion{Version: "v1"}, scheme.Codecs.WithoutConversion()
 	config.ContentType, config.AcceptContentTypes, config.QPS = "application/json", "application/json", -1
 	return rest.UnversionedRESTClientFor(config)
 }
