@@ -195,12 +195,15 @@ func (c *cluster) members(ctx context.Context) (*replica, []*etcdserverpb.Member
 
 // steward replaces lost members and promotes learners, until ctx ends.
 func (c *cluster) steward(ctx context.Context) {
+	last := ""
 	for pause(ctx, 200*time.Millisecond) {
 		for _, r := range c.replicas {
-			if r.isLost() {
-				if err := c.replace(ctx, r); err != nil {
-					c.logf("cannot replace the member of replica %d yet: %v", r.index, err)
-				}
+			if !r.isLost() {
+				continue
+			}
+			if err := c.replace(ctx, r); err != nil && err.Error() != last {
+				last = err.Error()
+				c.logf("cannot replace the member of replica %d yet: %v", r.index, err)
 			}
 		}
 		c.promote(ctx)

@@ -66,7 +66,9 @@ type outcome struct {
 	violations []error
 	summary    check.Summary
 	executed   int
+	lies       int // executed nemeses in which a disk lied
 	record     *check.Record
+	logs       []string // files
 }
 
 // run runs a plan.
@@ -88,7 +90,8 @@ func (p plan) run(t *testing.T) outcome {
 	c.begin = time.Now()
 	watchers := site.Watch(watching, p.load, p.seed)
 	work := site.Work(working, p.load, p.seed)
-	o.executed = c.execute(working, p.schedule, p.seed)
+	executed := c.execute(working, p.schedule, p.seed)
+	o.executed, o.lies = len(executed), count(executed, "ignore-sync")
 	<-working.Done()
 	c.calm()
 	work.Wait()
@@ -100,8 +103,21 @@ func (p plan) run(t *testing.T) outcome {
 	watchers.Finish()
 	o.violations = append(o.violations, o.record.Check()...)
 	o.summary = o.record.Summary()
+	for _, r := range c.replicas {
+		o.logs = append(o.logs, filepath.Join(r.folder(), "quorate.log"))
+	}
 	c.logf("%d of %d nemeses, %d members replaced; %s", o.executed, len(p.schedule), c.replaced.Load(), o.summary)
 	return o
+}
+
+// count counts the nemeses of a kind.
+func count(s schedule.Schedule, kind string) (n int) {
+	for _, nemesis := range s {
+		if nemesis.Kind == kind {
+			n++
+		}
+	}
+	return n
 }
 
 // settle waits until all replicas have recovered and watchers have received everything, and compares the members.
@@ -153,6 +169,10 @@ func TestFaults(t *testing.T) {
 	setting := chosenSetting(t)
 	end := time.Now().Add(chosenDuration(t))
 	seeds := chosenSeeds(t)
+	var total struct {
+		runs, lies      int
+		duration, lying time.Duration
+	}
 	for i := 0; i == 0 || i < len(seeds) || time.Now().Before(end); i++ {
 		seed := rand.Uint64() % 1e9
 		if i < len(seeds) {
@@ -164,7 +184,15 @@ func TestFaults(t *testing.T) {
 			p.schedule = text
 			p.setting.Duration = max(p.setting.Duration, text.End()+time.Second)
 		}
-		t.Run(fmt.Sprintf("seed=%d", seed), p.mustHold)
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			o := p.mustHold(t)
+			total.runs, total.duration = total.runs+1, total.duration+p.setting.Duration
+			if o.lies > 0 {
+				total.lying, total.lies = total.lying+p.setting.Duration, total.lies+o.lies
+			}
+			t.Logf("in total %d runs with faults for %v, of which %v with disks that lied %d times", total.runs, total.duration,
+				total.lying, total.lies)
+		})
 	}
 }
 
@@ -178,7 +206,7 @@ func vary(s schedule.Setting, seed uint64) schedule.Setting {
 }
 
 // mustHold fails if there are violations, after it has looked for a smaller schedule.
-func (p plan) mustHold(t *testing.T) {
+func (p plan) mustHold(t *testing.T) outcome {
 	possible, others := schedule.Kinds(p.setting)
 	t.Logf("seed %d, %d replicas, faults: %s; not permitted here: %s\n%s", p.seed, p.setting.Replicas, possible, others, p.schedule)
 	o := p.run(t)
@@ -186,10 +214,10 @@ func (p plan) mustHold(t *testing.T) {
 		if least := int(p.setting.Duration.Seconds()); o.summary.Known() < least || o.summary.Lists == 0 {
 			t.Errorf("the run has shown nothing: only %s", o.summary)
 		}
-		return
+		return o
 	}
 	directory := filepath.Join(os.TempDir(), fmt.Sprintf("quorate-faults-%d", p.seed))
-	if err := o.record.Keep(directory, o.violations); err != nil {
+	if err := errors.Join(o.record.Keep(directory, o.violations), o.keep(directory)); err != nil {
 		t.Error(err)
 	}
 	for _, violation := range o.violations[:min(len(o.violations), 10)] {
@@ -199,6 +227,17 @@ func (p plan) mustHold(t *testing.T) {
 	if calls := chosenNumber(t, "QUORATE_FAULTS_SHRINK", shrinkCalls); calls > 0 {
 		t.Logf("the smallest schedule found that has a violation:\n%s", p.shrink(t, calls))
 	}
+	return o
+}
+
+// keep copies the logs of the replicas to a directory.
+func (o outcome) keep(directory string) error {
+	var failures []error
+	for i, log := range o.logs {
+		text, err := os.ReadFile(log)
+		failures = append(failures, err, os.WriteFile(filepath.Join(directory, fmt.Sprintf("replica-%d.log", i)), text, 0o644))
+	}
+	return errors.Join(failures...)
 }
 
 // shrink returns a smaller schedule that has a violation.

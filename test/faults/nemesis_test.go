@@ -59,8 +59,8 @@ func acts() map[string]func(*execution) error {
 	}
 }
 
-// execute runs a schedule and returns when it has ended. Nemeses that could not do their work are logged.
-func (c *cluster) execute(ctx context.Context, s schedule.Schedule, seed uint64) (done int) {
+// execute runs a schedule and returns, when it has ended, what took place.
+func (c *cluster) execute(ctx context.Context, s schedule.Schedule, seed uint64) (done schedule.Schedule) {
 	var running sync.WaitGroup
 	var mu sync.Mutex
 	for _, nemesis := range s {
@@ -86,7 +86,7 @@ func (c *cluster) execute(ctx context.Context, s schedule.Schedule, seed uint64)
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			done++
+			done = append(done, nemesis)
 		})
 	}
 	running.Wait()

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -14,22 +15,26 @@ import (
 // cacheTime is how long the kernel uses names and attributes. All changes pass through it.
 const cacheTime = 3600
 
+// closeTime bounds the wait for the end of a file system that was unmounted while the kernel still used it.
+const closeTime = 5 * time.Second
+
 // Mount makes a volume a file system at a directory, which is created. It needs /dev/fuse and the right to mount.
 func (v *Volume) Mount(directory string) (unmount func() error, err error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return nil, err
 	}
-	server, err := fuse.NewServer(&adapter{fuse.NewDefaultRawFileSystem(), v}, directory, &fuse.MountOptions{
-		DirectMountStrict: true, FsName: "faults", Name: "faults", MaxWrite: 1 << 20, DisableXAttrs: true,
-		ExplicitDataCacheControl: true, DisableReadDirPlus: true, Options: []string{"default_permissions"},
+	device, err := connect(directory)
+	if err != nil {
+		return nil, fmt.Errorf("mount %s: %w", directory, err)
+	}
+	server, err := fuse.NewServer(&adapter{fuse.NewDefaultRawFileSystem(), v}, fmt.Sprintf("/dev/fd/%d", device), &fuse.MountOptions{
+		MaxWrite: maxTransfer, DisableXAttrs: true, ExplicitDataCacheControl: true, DisableReadDirPlus: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", directory, err)
 	}
-	go server.Serve()
-	if err := server.WaitMount(); err != nil {
-		return nil, fmt.Errorf("mount %s: %w", directory, err)
-	}
+	ended := make(chan struct{})
+	go func() { server.Serve(); close(ended) }()
 	return func() error {
 		err := syscall.Unmount(directory, 0)
 		if errors.Is(err, syscall.EBUSY) {
@@ -38,9 +43,31 @@ func (v *Volume) Mount(directory string) (unmount func() error, err error) {
 		if err != nil {
 			return fmt.Errorf("unmount %s: %w", directory, err)
 		}
-		server.Wait()
-		return nil
+		select {
+		case <-ended:
+			return nil
+		case <-time.After(closeTime):
+			return fmt.Errorf("the file system %s is still in use after %v", directory, closeTime)
+		}
 	}, nil
+}
+
+// maxTransfer is the size of the largest read and write.
+const maxTransfer = 1 << 20
+
+// connect mounts a file system and returns the file descriptor of its connection, which other processes do not inherit: they
+// would keep the connection open.
+func connect(directory string) (device int, err error) {
+	device, err = syscall.Open("/dev/fuse", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d,default_permissions", device, os.Geteuid(),
+		os.Getegid(), maxTransfer)
+	if err := syscall.Mount("faults", directory, "fuse.faults", syscall.MS_NOSUID|syscall.MS_NODEV, options); err != nil {
+		return 0, errors.Join(err, syscall.Close(device))
+	}
+	return device, nil
 }
 
 // adapter serves the kernel's requests. Numbers of nodes are inodes.
