@@ -51,12 +51,12 @@ type plan struct {
 	load     check.Load
 	flags    []string
 	drop     func() bool // whether a watcher loses an event
-	sync     bool        // false: volumes ignore every sync
+	patience time.Duration
 }
 
 func newPlan(seed uint64, setting schedule.Setting) plan {
 	return plan{
-		seed: seed, setting: setting, schedule: schedule.Generate(seed, setting), sync: true,
+		seed: seed, setting: setting, schedule: schedule.Generate(seed, setting), patience: patience,
 		load: check.Load{Writers: 5, Readers: 4, Watchers: 4, LongestWatch: 4 * time.Second, Consistencies: true},
 	}
 }
@@ -76,11 +76,6 @@ func (p plan) run(t *testing.T) outcome {
 	t.Helper()
 	c := startCluster(t, p.setting, p.flags...)
 	defer c.stop()
-	if !p.sync {
-		for _, r := range c.replicas {
-			r.volume.Set(func(f *disk.Faults) { f.IgnoreSync = true })
-		}
-	}
 	o := outcome{record: check.NewRecord()}
 	site := &check.Site{Clients: c.clients, Objects: check.ConfigMaps("default"), Record: o.record, Drop: p.drop}
 	working, endWork := context.WithTimeout(t.Context(), p.setting.Duration)
@@ -96,7 +91,7 @@ func (p plan) run(t *testing.T) outcome {
 	c.calm()
 	work.Wait()
 	c.logf("all faults have ended")
-	if err := c.settle(t.Context(), site, watchers); err != nil {
+	if err := c.settle(t.Context(), p.patience, site, watchers); err != nil {
 		o.violations = append(o.violations, err)
 	}
 	endWatches()
@@ -121,15 +116,15 @@ func count(s schedule.Schedule, kind string) (n int) {
 }
 
 // settle waits until all replicas have recovered and watchers have received everything, and compares the members.
-func (c *cluster) settle(ctx context.Context, site *check.Site, watchers *check.Watchers) error {
+func (c *cluster) settle(ctx context.Context, patience time.Duration, site *check.Site, watchers *check.Watchers) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := c.ready(ctx, patience); err != nil {
 		return fmt.Errorf("no recovery: %w", err)
 	}
-	last, err := site.WriteLast(ctx)
+	last, err := site.Finish(ctx)
 	if err != nil {
-		return fmt.Errorf("the last write: %w", err)
+		return err
 	}
 	if err := watchers.Reach(ctx, last); err != nil {
 		return err

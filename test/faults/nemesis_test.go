@@ -260,7 +260,16 @@ func (n *execution) losePower() error {
 	for _, r := range n.targets {
 		r.volume.Halt()
 	}
-	return n.down(func(r *replica) error { return r.cutPower(disk.Loss(n.Options["lose"]), n) })
+	return n.down(func(r *replica) error { return errors.Join(r.cutPower(disk.Loss(n.Options["lose"]), n), n.forget(r)) })
+}
+
+// forget removes what is known about a member outside its volume if the option "record" says so, as if its identity was not
+// checked.
+func (n *execution) forget(r *replica) error {
+	if n.Options["record"] != "lost" {
+		return nil
+	}
+	return r.forget()
 }
 
 // onDisk returns a nemesis that sets faults of volumes.
@@ -310,14 +319,11 @@ func (n *execution) destroy(change func(*replica) error) error {
 	return n.down(func(r *replica) error { return r.hold(func() error { return change(r) }) })
 }
 
-// wipe empties a volume. With record=lost, nothing else remembers the member either, as if its identity was not checked.
+// wipe empties a volume.
 func (n *execution) wipe() error {
 	return n.destroy(func(r *replica) error {
 		r.volume.Restore(disk.Image{})
-		if n.Options["record"] == "lost" {
-			return r.forget()
-		}
-		return nil
+		return n.forget(r)
 	})
 }
 
@@ -333,10 +339,7 @@ func (n *execution) rollBack() error {
 	n.end = end
 	return n.destroy(func(r *replica) error {
 		r.volume.Restore(images[r])
-		if n.Options["record"] == "lost" {
-			return r.forget()
-		}
-		return nil
+		return n.forget(r)
 	})
 }
 

@@ -90,7 +90,7 @@ func TestHistory(t *testing.T) {
 	kills := r.kill(working, p, seed)
 	work.Wait()
 	r.mustBeReady()
-	last, err := site.WriteLast(t.Context())
+	last, err := site.Finish(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -104,12 +106,41 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 	return rest.UnversionedRESTClientFor(config)
 }
 
-// WriteLast creates an object after all other writes and returns its revision.
-func (s *Site) WriteLast(ctx context.Context) (int64, error) {
+// Finish reads everything once more after all other operations have ended, through each server: what is lost shows at the latest
+// now. It then creates an object and returns its revision, which watchers must reach.
+func (s *Site) Finish(ctx context.Context) (int64, error) {
+	c := &client{Site: s, id: lastClient, random: choices(0, lastClient)}
+	keys := slices.Sorted(maps.Keys(s.Record.operations))
+	for i := range s.Clients {
+		one := *s
+		one.Clients = s.Clients[i : i+1]
+		c.Site = &one
+		for _, key := range keys {
+			if _, result := c.do(ctx, input{Kind: get, Key: key}, c.request("GET", key)); result == unknown {
+				return 0, fmt.Errorf("cannot read %s of server %d", key, i)
+			}
+		}
+		if !c.list(ctx) {
+			return 0, fmt.Errorf("cannot list the objects of server %d", i)
+		}
+	}
+	return s.writeLast(ctx)
+}
+
+func (s *Site) writeLast(ctx context.Context) (int64, error) {
 	var written Object
 	body := encode(s.Objects.object("last", "last"))
 	err := decode(s.Clients[0].Post().AbsPath(s.Objects.path()).Body(body).Do(ctx), &written)
-	return revisionOf(&written), err
+	if err != nil {
+		return 0, fmt.Errorf("the last write: %w", err)
+	}
+	s.Record.mu.Lock()
+	defer s.Record.mu.Unlock()
+	if revision := revisionOf(&written); revision <= s.Record.acknowledged {
+		s.Record.faults = append(s.Record.faults, fmt.Errorf("the last write is at revision %d; a write at %d had been acknowledged before",
+			revision, s.Record.acknowledged))
+	}
+	return revisionOf(&written), nil
 }
 
 // choices returns a source of random choices for one actor.
@@ -120,6 +151,7 @@ const (
 	firstWriter  = 1
 	firstReader  = 1000
 	firstWatcher = 2000
+	lastClient   = 3000
 )
 
 // pause waits, and reports whether ctx has not ended.

@@ -259,18 +259,18 @@ func (c *client) ask() (options meta.ListOptions, l *list) {
 	return options, l
 }
 
-// list lists all objects, in pages if there is a limit, each from any server. A list that fails is ignored.
-func (c *client) list(ctx context.Context) {
+// list lists all objects, in pages if there is a limit, each from any server. A list that fails is ignored, and returns false.
+func (c *client) list(ctx context.Context) bool {
 	options, l := c.ask()
 	for {
 		page, err := c.page(ctx, options)
 		if err != nil {
-			return
+			return false
 		}
 		revision, err := strconv.ParseInt(page.ResourceVersion, 10, 64)
 		if err != nil || l.Revision != 0 && l.Revision != revision {
 			c.Record.fault("a page is of revision %q, one before of %d", page.ResourceVersion, l.Revision)
-			return
+			return false
 		}
 		l.Revision = revision
 		for _, object := range page.Items {
@@ -284,6 +284,7 @@ func (c *client) list(ctx context.Context) {
 	c.Record.mu.Lock()
 	defer c.Record.mu.Unlock()
 	c.Record.lists = append(c.Record.lists, *l)
+	return true
 }
 
 func (c *client) page(ctx context.Context, options meta.ListOptions) (*objectList, error) {
