@@ -12,6 +12,7 @@ require (
 	github.com/google/gnostic-models v0.7.0
 	github.com/google/go-cmp v0.7.0
 	github.com/google/uuid v1.6.0
+	github.com/hanwen/go-fuse/v2 v2.12.1
 	github.com/miekg/dns v1.1.73
 	github.com/minio/minio-go/v7 v7.2.1
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
 
+	"quorate.dev/test/history/check"
 	"quorate.dev/test/upstream"
 )
 
@@ -68,92 +70,57 @@ func chosenSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// choices returns a source of random choices for one actor.
-func choices(seed, actor uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, actor)) }
-
-// Actors, each with its own source of choices.
-const (
-	killer = iota
-	firstWriter
-	firstReader  = 1000
-	firstWatcher = 2000
-)
+// choices returns the source of random choices of kills.
+func choices(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
 
 func TestHistory(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	p, seed := chosen(t), chosenSeed(t)
 	t.Logf("QUORATE_HISTORY_SEED=%d", seed)
 	r := startReplicas(t, p, seed)
-	h := newRecord(seed)
+	h := check.NewRecord()
+	site := &check.Site{Clients: r.clients, Objects: check.ConfigMaps(namespace), Record: h}
+	load := check.Load{Writers: p.writers, Readers: p.readers, Watchers: p.watchers, LongestWatch: p.compaction}
 	working, endWork := context.WithTimeout(t.Context(), p.duration)
 	defer endWork()
 	watching, endWatches := context.WithCancel(t.Context())
 	defer endWatches()
-	watchers := r.watch(watching, h, p, seed)
-	work := r.work(working, h, p, seed)
+	watchers := site.Watch(watching, load, seed)
+	work := site.Work(working, load, seed)
 	kills := r.kill(working, p, seed)
 	work.Wait()
 	r.mustBeReady()
-	watchers.mustReach(t, r.writeLast(t))
+	last, err := site.Finish(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reaching, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := watchers.Reach(reaching, last); err != nil {
+		t.Fatal(err)
+	}
 	endWatches()
-	watchers.Wait()
-	h.chains = watchers.chains()
-	faults := h.check()
-	t.Logf("%s; %d kills", h.summary(), kills())
+	watchers.Finish()
+	faults := h.Check()
+	t.Logf("%s; %d kills", h.Summary(), kills())
 	if len(faults) == 0 {
-		h.mustHaveShown(t, p)
+		mustHaveShown(t, h.Summary(), p)
 		return
 	}
 	for _, fault := range faults[:min(len(faults), 10)] {
 		t.Error(fault)
 	}
-	directory, err := h.keep(faults)
-	if err != nil {
+	directory := filepath.Join(os.TempDir(), fmt.Sprintf("quorate-history-%d", seed))
+	if err := h.Keep(directory, faults); err != nil {
 		t.Error(err)
 	}
 	t.Errorf("%d faults with seed %d; the history is in %s", len(faults), seed, directory)
 }
 
 // mustHaveShown fails a run with too few operations, kills or events to be meaningful.
-func (h *record) mustHaveShown(t *testing.T, p plan) {
+func mustHaveShown(t *testing.T, s check.Summary, p plan) {
 	t.Helper()
-	known := 0
-	for _, operations := range h.operations {
-		for _, o := range operations {
-			if o.Output.result != unknown {
-				known++
-			}
-		}
+	if least := int(p.duration.Seconds()) * 5; s.Known() < least || s.Lists == 0 || s.Resumed == 0 {
+		t.Errorf("the run has shown nothing: only %s", s)
 	}
-	resumed := 0
-	for _, c := range h.chains {
-		resumed += c.Resumed
-	}
-	if least := int(p.duration.Seconds()) * 5; known < least || len(h.lists) == 0 || resumed == 0 {
-		t.Errorf("only %d operations, %d lists and %d resumed watches: the run has shown nothing", known, len(h.lists),
-			resumed)
-	}
-}
-
-func (h *record) summary() string {
-	writes, reads, unknowns := 0, 0, 0
-	for _, operations := range h.operations {
-		for _, o := range operations {
-			switch {
-			case o.Output.result == unknown:
-				unknowns++
-			case o.Input.Kind == get:
-				reads++
-			default:
-				writes++
-			}
-		}
-	}
-	events, resumed := 0, 0
-	for _, c := range h.chains {
-		events, resumed = events+len(c.Events), resumed+c.Resumed
-	}
-	return fmt.Sprintf("%d objects, %d writes, %d reads, %d unknown outcomes, %d lists; "+
-		"%d watches resumed %d times, with %d events",
-		len(h.operations), writes, reads, unknowns, len(h.lists), len(h.chains), resumed, events)
 }

@@ -8,16 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	core "k8s.io/api/core/v1"
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"quorate.dev/test/history/check"
 	"quorate.dev/test/upstream"
 )
 
@@ -60,11 +57,11 @@ func startReplicas(t *testing.T, p plan, seed uint64) *replicas {
 	for i := range r.all {
 		config := pki.Admin(1) // Dial overrides the address
 		config.QPS, config.Dial = -1, upstream.DialReplicas(r.all, i)
-		client, err := kubernetes.NewForConfig(config)
+		client, err := check.NewClient(config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.clients = append(r.clients, client.CoreV1().RESTClient())
+		r.clients = append(r.clients, client)
 	}
 	return r
 }
@@ -72,7 +69,7 @@ func startReplicas(t *testing.T, p plan, seed uint64) *replicas {
 // membersArguments returns the flags of each replica for its embedded member.
 func membersArguments(t *testing.T, p plan, seed uint64) [][]string {
 	t.Helper()
-	peers := peerURLs(t, choices(seed, killer))
+	peers := peerURLs(t, choices(seed))
 	var cluster []string
 	for i, url := range peers {
 		cluster = append(cluster, fmt.Sprintf("member-%d=%s", i, url))
@@ -140,7 +137,7 @@ func (r *replicas) kill(ctx context.Context, p plan, seed uint64) func() int {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		random := choices(seed, killer)
+		random := choices(seed)
 		for {
 			if !pause(ctx, p.calm/4+time.Duration(random.Int64N(int64(p.calm)))) {
 				return
@@ -199,25 +196,3 @@ func (r *replicas) mustBeReady() {
 		}
 	}
 }
-
-// writeLast writes an object after all other writes and returns its revision.
-func (r *replicas) writeLast(t *testing.T) int64 {
-	t.Helper()
-	var written core.ConfigMap
-	err := r.clients[0].Post().Namespace(namespace).Resource("configmaps").Body(configMap("last",
-		"last")).Do(t.Context()).Into(&written)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return revisionOf(&written)
-}
-
-func configMap(key, value string) *core.ConfigMap {
-	return &core.ConfigMap{
-		ObjectMeta: meta.ObjectMeta{Namespace: namespace, Name: key, Labels: map[string]string{"history": "true"}},
-		Data:       map[string]string{"value": value},
-	}
-}
-
-// group waits for goroutines.
-type group struct{ sync.WaitGroup }

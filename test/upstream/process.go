@@ -33,8 +33,18 @@ type Process struct {
 	err     error // valid once ended is closed
 }
 
-// start runs a binary; it ends with the calling process at the latest. The log is appended to directory/NAME.log.
+// Run starts a binary with further variables in its environment, and does not wait until it is ready. It ends with the calling
+// process at the latest. The log is appended to directory/NAME.log.
+func Run(name, binary, directory string, environment, arguments []string) (*Process, error) {
+	return launch(name, binary, directory, append(os.Environ(), environment...), arguments)
+}
+
+// start runs a binary as Run does.
 func start(name, binary, directory string, arguments []string) (*Process, error) {
+	return launch(name, binary, directory, nil, arguments)
+}
+
+func launch(name, binary, directory string, environment, arguments []string) (*Process, error) {
 	log := filepath.Join(directory, name+".log")
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -42,7 +52,7 @@ func start(name, binary, directory string, arguments []string) (*Process, error)
 	}
 	defer file.Close()
 	command := exec.Command(binary, arguments...)
-	command.Dir = directory
+	command.Dir, command.Env = directory, environment
 	command.Stdout, command.Stderr = file, file
 	command.SysProcAttr = endWithParent()
 	p := &Process{Name: name, Log: log, Started: time.Now(), command: command, ended: make(chan struct{})}
@@ -61,6 +71,9 @@ func (p *Process) wait() {
 
 // Ended is closed when the process has exited.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// ExitCode returns the exit code of a process that has ended, -1 if a signal has ended it.
+func (p *Process) ExitCode() int { return p.command.ProcessState.ExitCode() }
 
 // Stop sends SIGTERM and waits. An exit code other than 0 and a kill after the timeout are errors.
 func (p *Process) Stop() error {

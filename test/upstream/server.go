@@ -132,7 +132,7 @@ func (o Options) start(ctx context.Context, name, binary string, command ...stri
 		if err != nil {
 			return nil, err
 		}
-		line := slices.Concat(o.Wrapper, []string{binary}, command, o.flags(ports))
+		line := slices.Concat(o.Wrapper, []string{binary}, command, o.Flags(ports[0]))
 		server.Process, err = start(name, line[0], o.Directory, line[1:])
 		if err != nil {
 			return nil, err
@@ -143,10 +143,10 @@ func (o Options) start(ctx context.Context, name, binary string, command ...stri
 	})
 }
 
-// flags returns the flags of both servers, and the member's if there is no external etcd.
-func (o Options) flags(ports []int) []string {
+// Flags returns the flags of both servers on a port, and the member's if there is no external etcd.
+func (o Options) Flags(port int) []string {
 	flags := append([]string{
-		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
+		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
 		"--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none",
 		"--allow-privileged=true",
 	}, o.PKI.Flags()...)

@@ -1,4 +1,4 @@
-package history
+package check
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,16 +37,16 @@ type operation struct {
 	Return time.Duration
 }
 
-// list is a consistent list of all objects.
+// list is a list of all objects.
 type list struct {
-	AtLeast  int64 // revision of a write that had been acknowledged when the list began
+	AtLeast  int64 // revision of a write that had been acknowledged when the list began, or that was asked for
+	Exactly  int64 // revision that was asked for, if any
 	Revision int64
 	Values   map[string]string // by key
 }
 
-// record has all observations of clients.
-type record struct {
-	seed  uint64
+// Record has all observations of clients.
+type Record struct {
 	begin time.Time
 
 	mu           sync.Mutex
@@ -55,18 +54,25 @@ type record struct {
 	lists        []list
 	acknowledged int64 // highest revision
 	slots        [slots]slot
+	faults       []error // noticed at once
 
 	chains []*chain
 }
 
 type slot struct{ generation, uses, unknowns int }
 
-func newRecord(seed uint64) *record {
-	return &record{seed: seed, begin: time.Now(), operations: map[string][]operation{}}
+// NewRecord returns an empty record. It begins now.
+func NewRecord() *Record { return &Record{begin: time.Now(), operations: map[string][]operation{}} }
+
+// fault adds what no correct server does.
+func (h *Record) fault(format string, arguments ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.faults = append(h.faults, fmt.Errorf(format, arguments...))
 }
 
 // key chooses an object.
-func (h *record) key(random *rand.Rand) string {
+func (h *Record) key(random *rand.Rand) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	i := random.IntN(slots)
@@ -78,7 +84,7 @@ func (h *record) key(random *rand.Rand) string {
 	return fmt.Sprintf("object-%d-%d", i, s.generation)
 }
 
-func (h *record) add(o operation) {
+func (h *Record) add(o operation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if o.Output.result == unknown {
@@ -95,15 +101,15 @@ func (h *record) add(o operation) {
 	h.acknowledged = max(h.acknowledged, o.Output.Revision)
 }
 
-// work starts clients that write and read until ctx ends.
-func (r *replicas) work(ctx context.Context, h *record, p plan, seed uint64) *group {
-	g := &group{}
-	for i := range p.writers {
-		c := &client{replicas: r, record: h, id: i, random: choices(seed, uint64(firstWriter+i))}
+// Work starts clients that write and read until ctx ends. Started operations are finished. The returned group waits for them.
+func (s *Site) Work(ctx context.Context, load Load, seed uint64) *sync.WaitGroup {
+	g := &sync.WaitGroup{}
+	for i := range load.Writers {
+		c := &client{Site: s, load: load, id: i, random: choices(seed, uint64(firstWriter+i))}
 		g.Go(func() { c.run(ctx, c.write) })
 	}
-	for i := range p.readers {
-		c := &client{replicas: r, record: h, id: p.writers + i, random: choices(seed, uint64(firstReader+i))}
+	for i := range load.Readers {
+		c := &client{Site: s, load: load, id: load.Writers + i, random: choices(seed, uint64(firstReader+i))}
 		g.Go(func() { c.run(ctx, c.read) })
 	}
 	return g
@@ -111,8 +117,8 @@ func (r *replicas) work(ctx context.Context, h *record, p plan, seed uint64) *gr
 
 // client runs one operation at a time.
 type client struct {
-	*replicas
-	record *record
+	*Site
+	load   Load
 	id     int
 	random *rand.Rand
 	writes int
@@ -120,26 +126,26 @@ type client struct {
 
 func (c *client) run(ctx context.Context, act func(context.Context)) {
 	for pause(ctx, time.Duration(c.random.Int64N(int64(longestPause)))) {
-		act(c.Context()) // a started operation is finished
+		act(context.WithoutCancel(ctx))
 	}
 }
 
-// request returns a request through any of the replicas. It is never retried: the first attempt may have taken effect.
-func (c *client) request(verb string) *rest.Request {
-	return c.clients[c.random.IntN(count)].Verb(verb).Namespace(namespace).Resource("configmaps").MaxRetries(0)
+// request returns a request through any of the servers. It is never retried: the first attempt may have taken effect.
+func (c *client) request(verb string, name ...string) *rest.Request {
+	return c.Clients[c.random.IntN(len(c.Clients))].Verb(verb).AbsPath(append([]string{c.Objects.path()}, name...)...).MaxRetries(0)
 }
 
 // do runs and records an operation, and returns the object that was read or written.
-func (c *client) do(ctx context.Context, in input, request *rest.Request) (*core.ConfigMap, result) {
+func (c *client) do(ctx context.Context, in input, request *rest.Request) (*Object, result) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	o := operation{Client: c.id, Input: in, Call: time.Since(c.record.begin)}
+	o := operation{Client: c.id, Input: in, Call: time.Since(c.Record.begin)}
 	answer := request.Do(ctx)
-	o.Return = time.Since(c.record.begin)
-	object := &core.ConfigMap{}
+	o.Return = time.Since(c.Record.begin)
+	object := &Object{}
 	err := answer.Error()
 	if in.Kind != remove && in.Kind != removeExact && err == nil {
-		err = answer.Into(object)
+		err = decode(answer, object)
 	}
 	var counts bool
 	if o.Output.result, counts = outcome(in.Kind, err); !counts {
@@ -151,7 +157,7 @@ func (c *client) do(ctx context.Context, in input, request *rest.Request) (*core
 	if in.Kind == get {
 		o.Output.Value = object.Data["value"]
 	}
-	c.record.add(o)
+	c.Record.add(o)
 	return object, o.Output.result
 }
 
@@ -186,76 +192,104 @@ func (c *client) value() string {
 
 // write reads an object and chooses an operation that fits its state.
 func (c *client) write(ctx context.Context) {
-	key := c.record.key(c.random)
-	object, read := c.do(ctx, input{Kind: get, Key: key}, c.request("GET").Name(key))
+	key := c.Record.key(c.random)
+	object, read := c.do(ctx, input{Kind: get, Key: key}, c.request("GET", key))
 	if read == unknown {
 		return
 	}
 	to := c.value()
 	if read == absent {
-		c.do(ctx, input{Kind: create, Key: key, To: to}, c.request("POST").Body(configMap(key, to)))
+		c.do(ctx, input{Kind: create, Key: key, To: to}, c.request("POST").Body(encode(c.Objects.object(key, to))))
 		return
 	}
 	from := object.Data["value"]
 	switch choice := c.random.IntN(10); {
 	case choice < 5:
 		object.Data["value"] = to
-		c.do(ctx, input{Kind: update, Key: key, From: from, To: to}, c.request("PUT").Name(key).Body(object))
+		c.do(ctx, input{Kind: update, Key: key, From: from, To: to}, c.request("PUT", key).Body(encode(object)))
 	case choice < 7:
 		merge := fmt.Appendf(nil, `{"data":{"value":%q}}`, to)
-		c.do(ctx, input{Kind: patch, Key: key, To: to}, c.request("PATCH").Name(key).SetHeader("Content-Type",
+		c.do(ctx, input{Kind: patch, Key: key, To: to}, c.request("PATCH", key).SetHeader("Content-Type",
 			string(types.MergePatchType)).Body(merge))
 	case choice < 8:
-		c.do(ctx, input{Kind: create, Key: key, To: to}, c.request("POST").Body(configMap(key, to)))
+		c.do(ctx, input{Kind: create, Key: key, To: to}, c.request("POST").Body(encode(c.Objects.object(key, to))))
 	case choice < 9:
-		c.do(ctx, input{Kind: remove, Key: key}, c.request("DELETE").Name(key))
+		c.do(ctx, input{Kind: remove, Key: key}, c.request("DELETE", key))
 	default:
 		exactly := &meta.DeleteOptions{Preconditions: meta.NewRVDeletionPrecondition(object.ResourceVersion).Preconditions}
-		c.do(ctx, input{Kind: removeExact, Key: key, From: from}, c.request("DELETE").Name(key).Body(exactly))
+		c.do(ctx, input{Kind: removeExact, Key: key, From: from}, c.request("DELETE", key).Body(encode(exactly)))
 	}
 }
 
 func (c *client) read(ctx context.Context) {
 	if c.random.IntN(4) > 0 {
-		key := c.record.key(c.random)
-		c.do(ctx, input{Kind: get, Key: key}, c.request("GET").Name(key))
+		key := c.Record.key(c.random)
+		c.do(ctx, input{Kind: get, Key: key}, c.request("GET", key))
 		return
 	}
-	var limit int64
-	if c.random.IntN(2) == 0 {
-		limit = listPageLimit
-	}
-	c.list(ctx, limit)
+	c.list(ctx)
 }
 
-// list lists all objects, in pages if there is a limit, each from any replica. A list that fails is ignored.
-func (c *client) list(ctx context.Context, limit int64) {
-	c.record.mu.Lock()
-	l := list{AtLeast: c.record.acknowledged, Values: map[string]string{}}
-	c.record.mu.Unlock()
-	options := meta.ListOptions{LabelSelector: "history=true", Limit: limit}
+// ask chooses the consistency of a list, and how many objects a page has. Without Consistencies, lists are consistent.
+func (c *client) ask() (options meta.ListOptions, l *list) {
+	c.Record.mu.Lock()
+	acknowledged := c.Record.acknowledged
+	c.Record.mu.Unlock()
+	options = meta.ListOptions{LabelSelector: selector}
+	if c.random.IntN(2) == 0 {
+		options.Limit = listPageLimit
+	}
+	l = &list{AtLeast: acknowledged, Values: map[string]string{}}
+	if !c.load.Consistencies {
+		return options, l
+	}
+	switch c.random.IntN(6) {
+	case 0: // of any revision
+		options.ResourceVersion, l.AtLeast = "0", 0
+	case 1:
+		options.ResourceVersion = strconv.FormatInt(acknowledged, 10)
+		options.ResourceVersionMatch = meta.ResourceVersionMatchNotOlderThan
+	case 2:
+		options.ResourceVersion, l.Exactly = strconv.FormatInt(acknowledged, 10), acknowledged
+		options.ResourceVersionMatch = meta.ResourceVersionMatchExact
+	}
+	if acknowledged == 0 {
+		options.ResourceVersion, options.ResourceVersionMatch, l.Exactly = "", "", 0
+	}
+	return options, l
+}
+
+// list lists all objects, in pages if there is a limit, each from any server. A list that fails is ignored, and returns false.
+func (c *client) list(ctx context.Context) bool {
+	options, l := c.ask()
 	for {
-		limited, cancel := context.WithTimeout(ctx, requestTimeout)
-		page := &core.ConfigMapList{}
-		err := c.request("GET").VersionedParams(&options, scheme.ParameterCodec).Do(limited).Into(page)
-		cancel()
+		page, err := c.page(ctx, options)
 		if err != nil {
-			return
+			return false
 		}
 		revision, err := strconv.ParseInt(page.ResourceVersion, 10, 64)
 		if err != nil || l.Revision != 0 && l.Revision != revision {
-			c.Errorf("a page is of revision %q, one before of %d", page.ResourceVersion, l.Revision)
-			return
+			c.Record.fault("a page is of revision %q, one before of %d", page.ResourceVersion, l.Revision)
+			return false
 		}
 		l.Revision = revision
 		for _, object := range page.Items {
 			l.Values[object.Name] = object.Data["value"]
 		}
-		if options.Continue = page.Continue; options.Continue == "" {
+		if page.Continue == "" {
 			break
 		}
+		options = meta.ListOptions{LabelSelector: selector, Limit: options.Limit, Continue: page.Continue}
 	}
-	c.record.mu.Lock()
-	defer c.record.mu.Unlock()
-	c.record.lists = append(c.record.lists, l)
+	c.Record.mu.Lock()
+	defer c.Record.mu.Unlock()
+	c.Record.lists = append(c.Record.lists, *l)
+	return true
+}
+
+func (c *client) page(ctx context.Context, options meta.ListOptions) (*objectList, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	page := &objectList{}
+	return page, decode(c.request("GET").VersionedParams(&options, scheme.ParameterCodec).Do(ctx), page)
 }

@@ -1,4 +1,7 @@
-package history
+// Package check records what concurrent clients of API servers observe, and checks that one order of writes explains it: each object
+// is linearizable, watches miss, repeat and reorder nothing, and lists show exactly one revision. The clients choose their
+// operations by a seed; how fast they run, and what they observe, is not reproducible.
+package check
 
 import (
 	"cmp"
@@ -10,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -20,9 +22,10 @@ import (
 // searchLimit bounds the search for an order of the operations of one object.
 const searchLimit = time.Minute
 
-// check returns the observations that a correct store cannot produce.
-func (h *record) check() []error {
-	faults := h.checkObjects()
+// Check returns the observations that a correct store cannot produce. All clients and watchers have ended.
+func (h *Record) Check() []error {
+	faults := append([]error{}, h.faults...)
+	faults = append(faults, h.checkObjects()...)
 	truth, inconsistent := h.merge()
 	faults = append(faults, inconsistent...)
 	for _, c := range h.chains {
@@ -32,7 +35,7 @@ func (h *record) check() []error {
 }
 
 // checkObjects looks for an order of the operations of each object.
-func (h *record) checkObjects() (faults []error) {
+func (h *Record) checkObjects() (faults []error) {
 	for _, key := range slices.Sorted(maps.Keys(h.operations)) {
 		answer, _ := porcupine.CheckOperationsVerbose(model.ToModel(), h.history(key), searchLimit)
 		switch answer {
@@ -51,7 +54,7 @@ type objectFault struct{ key string }
 func (f *objectFault) Error() string { return f.key + ": its operations are not linearizable" }
 
 // history has the operations on an object. One with an unknown outcome may take effect at any later time.
-func (h *record) history(key string) []porcupine.Operation {
+func (h *Record) history(key string) []porcupine.Operation {
 	var end time.Duration
 	for _, o := range h.operations[key] {
 		end = max(end, o.Return)
@@ -76,7 +79,7 @@ type truth struct {
 }
 
 // merge combines the events of watches and the responses to writes.
-func (h *record) merge() (t truth, faults []error) {
+func (h *Record) merge() (t truth, faults []error) {
 	t.changes = map[int64]event{}
 	note := func(e event) {
 		known, ok := t.changes[e.Revision]
@@ -143,11 +146,14 @@ func (c *chain) check(t truth) (faults []error) {
 }
 
 // checkLists compares lists with the state after all changes up to their revisions.
-func (h *record) checkLists(t truth) (faults []error) {
+func (h *Record) checkLists(t truth) (faults []error) {
 	for _, l := range h.lists {
-		if l.Revision < l.AtLeast {
+		switch {
+		case l.Revision < l.AtLeast:
 			faults = append(faults, fmt.Errorf("a list is of revision %d; a write at %d had been acknowledged before",
 				l.Revision, l.AtLeast))
+		case l.Exactly > 0 && l.Revision != l.Exactly:
+			faults = append(faults, fmt.Errorf("a list of exactly revision %d is of revision %d", l.Exactly, l.Revision))
 		}
 	}
 	first, until := h.covered()
@@ -178,7 +184,7 @@ func (h *record) checkLists(t truth) (faults []error) {
 }
 
 // covered returns the chain that starts first, and the revision up to which chains have every change.
-func (h *record) covered() (first *chain, until int64) {
+func (h *Record) covered() (first *chain, until int64) {
 	chains := slices.SortedFunc(slices.Values(h.chains), func(a, b *chain) int { return cmp.Compare(a.From, b.From) })
 	for _, c := range chains {
 		if first == nil {
@@ -207,11 +213,11 @@ func difference(want, got map[string]string) string {
 	return strings.Join(all, "; ")
 }
 
-// keep writes the history to files: what was recorded, the faults, and a picture of each object without an order.
-func (h *record) keep(faults []error) (string, error) {
-	directory := filepath.Join(os.TempDir(), fmt.Sprintf("quorate-history-%d", h.seed))
+// Keep writes the history to files in a directory: what was recorded, the faults, and a picture of each object without an
+// order.
+func (h *Record) Keep(directory string, faults []error) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
-		return directory, err
+		return err
 	}
 	texts := []string{}
 	var failures []error
@@ -225,93 +231,8 @@ func (h *record) keep(faults []error) (string, error) {
 		}
 	}
 	content, err := json.MarshalIndent(map[string]any{
-		"seed": h.seed, "faults": texts, "operations": h.operations, "lists": h.lists, "watches": h.chains,
+		"faults": texts, "operations": h.operations, "lists": h.lists, "watches": h.chains,
 	}, "", " ")
 	failures = append(failures, err, os.WriteFile(filepath.Join(directory, "history.json"), content, 0o644))
-	return directory, errors.Join(failures...)
-}
-
-// sound returns a history without faults, to which tests add one.
-func sound() *record {
-	h := newRecord(1)
-	write := func(k kind, key, from, to string, revision int64, at time.Duration) operation {
-		return operation{Input: input{Kind: k, Key: key, From: from, To: to},
-			Output: output{result: done, Revision: revision}, Call: at, Return: at + 1}
-	}
-	h.operations["a"] = []operation{write(create, "a", "", "1", 10, 1), write(update, "a", "1", "2", 11, 3)}
-	h.operations["b"] = []operation{write(create, "b", "", "3", 12, 5), write(remove, "b", "", "", 0, 7)}
-	events := []event{{watch.Added, "a", "1", 10}, {watch.Modified, "a", "2", 11}, {watch.Added, "b", "3", 12},
-		{watch.Deleted, "b", "3", 13}}
-	h.chains = []*chain{
-		{Watcher: 0, From: 9, Values: map[string]string{}, Events: slices.Clone(events), Reached: 13},
-		{Watcher: 1, From: 10, Values: map[string]string{"a": "1"}, Reached: 14,
-			Events: append(slices.Clone(events[1:]), event{Type: watch.Bookmark, Revision: 14})},
-	}
-	h.lists = []list{{AtLeast: 9, Revision: 9, Values: map[string]string{}},
-		{AtLeast: 11, Revision: 12, Values: map[string]string{"a": "2", "b": "3"}}}
-	return h
-}
-
-// TestCheck: the checks find each kind of fault.
-func TestCheck(t *testing.T) {
-	for name, test := range map[string]struct {
-		spoil func(h *record)
-		want  string // empty: no fault
-	}{
-		"no fault": {func(*record) {}, ""},
-		"an operation": {func(h *record) { h.operations["a"][1].Input.From = "0" },
-			"a: its operations are not linearizable"},
-		"a missing event": {func(h *record) { h.chains[0].Events = slices.Delete(h.chains[0].Events, 2, 3) },
-			"the change of b at 12 is missing"},
-		"missing at all watches": {func(h *record) {
-			h.chains = h.chains[:1]
-			h.chains[0].Events = slices.Delete(h.chains[0].Events, 1, 2)
-		}, "the change of a at 11 is missing"},
-		"a repeated event": {func(h *record) {
-			h.chains[0].Events = append(h.chains[0].Events,
-				h.chains[0].Events[3])
-		}, "is at revision 13 after 13"},
-		"an event out of order": {func(h *record) { e := h.chains[0].Events; e[0], e[1] = e[1], e[0] },
-			"is at revision 10 after 11"},
-		"an event from before":   {func(h *record) { h.chains[1].From = 11 }, "is at revision 11 after 11"},
-		"a bookmark from before": {func(h *record) { h.chains[1].Events[3].Revision = 12 }, "a bookmark at 12 after 13"},
-		"an event after bookmarks": {func(h *record) { e := h.chains[1].Events; e[2], e[3] = e[3], e[2] },
-			"is at revision 13 after 14"},
-		"a wrong type":  {func(h *record) { h.chains[0].Events[0].Type = watch.Modified }, "MODIFIED of a at 10"},
-		"another value": {func(h *record) { h.chains[0].Events[1].Value = "7" }, "revision 11 is"},
-		"an old list": {func(h *record) { h.lists[1].AtLeast = 13 },
-			"a write at 13 had been acknowledged before"},
-		"a list of another state": {func(h *record) { h.lists[1].Values["a"] = "1" },
-			`the list at revision 12: a is "1", want "2"`},
-		"a list with too much": {func(h *record) { h.lists[0].Values["a"] = "1" },
-			`the list at revision 9: a is "1", want nothing`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := sound()
-			test.spoil(h)
-			faults := h.check()
-			if test.want == "" && len(faults) > 0 {
-				t.Errorf("%v", faults)
-			}
-			if test.want != "" && !strings.Contains(fmt.Sprint(errors.Join(faults...)), test.want) {
-				t.Errorf("got %v, want %q", faults, test.want)
-			}
-		})
-	}
-}
-
-// TestKeep: a history with faults is kept, with a picture.
-func TestKeep(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	h := sound()
-	h.operations["a"][1].Input.From = "0"
-	directory, err := h.keep(h.check())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"history.json", "a.html"} {
-		if content, err := os.ReadFile(filepath.Join(directory, name)); err != nil || len(content) == 0 {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
+	return errors.Join(failures...)
 }

@@ -1,0 +1,201 @@
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+)
+
+// Site is where clients work: objects of one resource, in one namespace, on some servers.
+type Site struct {
+	Clients []rest.Interface // of the servers; see NewClient
+	Objects Objects
+	Record  *Record
+	// Drop reports whether a watcher shall lose an event, to test the checks; nil: never.
+	Drop func() bool
+}
+
+// Load is the number of clients.
+type Load struct {
+	Writers, Readers, Watchers int
+	// LongestWatch bounds the duration of a watch, and of the time between two.
+	LongestWatch time.Duration
+	// Consistencies means that lists ask for any consistency.
+	Consistencies bool
+}
+
+// Objects is a resource whose objects have the field data of a ConfigMap.
+type Objects struct {
+	APIVersion, Kind, Resource, Namespace string
+}
+
+// ConfigMaps returns the ConfigMaps of a namespace.
+func ConfigMaps(namespace string) Objects { return Objects{"v1", "ConfigMap", "configmaps", namespace} }
+
+func (o Objects) root() string {
+	if o.APIVersion == "v1" {
+		return "/api/v1"
+	}
+	return "/apis/" + o.APIVersion
+}
+
+// path is the path of the collection in the namespace.
+func (o Objects) path() string { return o.root() + "/namespaces/" + o.Namespace + "/" + o.Resource }
+
+// everywhere is the path of the collection in all namespaces.
+func (o Objects) everywhere() string { return o.root() + "/" + o.Resource }
+
+const (
+	label    = "history"
+	selector = label + "=true"
+)
+
+// Object is an object of a Site.
+type Object struct {
+	meta.TypeMeta   `json:",inline"`
+	meta.ObjectMeta `json:"metadata"`
+	Data            map[string]string `json:"data,omitempty"`
+}
+
+type objectList struct {
+	meta.ListMeta `json:"metadata"`
+	Items         []Object `json:"items"`
+}
+
+func (o Objects) object(key, value string) *Object {
+	return &Object{
+		TypeMeta:   meta.TypeMeta{APIVersion: o.APIVersion, Kind: o.Kind},
+		ObjectMeta: meta.ObjectMeta{Namespace: o.Namespace, Name: key, Labels: map[string]string{label: "true"}},
+		Data:       map[string]string{"value": value},
+	}
+}
+
+func encode(object any) []byte {
+	text, err := json.Marshal(object)
+	if err != nil {
+		panic(err) // such types can be encoded
+	}
+	return text
+}
+
+func decode(answer rest.Result, into any) error {
+	text, err := answer.Raw()
+	if err := answer.Error(); err != nil {
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
+}
+
+// NewClient returns a client for Site.Clients.
+func NewClient(config *rest.Config) (rest.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.GroupVersion, config.NegotiatedSerializer = &schema.GroupVersion{Version: "v1"}, scheme.Codecs.WithoutConversion()
+	config.ContentType, config.AcceptContentTypes, config.QPS = "application/json", "application/json", -1
+	return rest.UnversionedRESTClientFor(config)
+}
+
+// Finish reads everything once more after all other operations have ended, through each server: what is lost shows at the latest
+// now. It then creates an object and returns its revision, which watchers must reach.
+func (s *Site) Finish(ctx context.Context) (int64, error) {
+	c := &client{Site: s, id: lastClient, random: choices(0, lastClient)}
+	keys := slices.Sorted(maps.Keys(s.Record.operations))
+	for i := range s.Clients {
+		one := *s
+		one.Clients = s.Clients[i : i+1]
+		c.Site = &one
+		for _, key := range keys {
+			if _, result := c.do(ctx, input{Kind: get, Key: key}, c.request("GET", key)); result == unknown {
+				return 0, fmt.Errorf("cannot read %s of server %d", key, i)
+			}
+		}
+		if !c.list(ctx) {
+			return 0, fmt.Errorf("cannot list the objects of server %d", i)
+		}
+	}
+	return s.writeLast(ctx)
+}
+
+func (s *Site) writeLast(ctx context.Context) (int64, error) {
+	var written Object
+	body := encode(s.Objects.object("last", "last"))
+	err := decode(s.Clients[0].Post().AbsPath(s.Objects.path()).Body(body).Do(ctx), &written)
+	if err != nil {
+		return 0, fmt.Errorf("the last write: %w", err)
+	}
+	s.Record.mu.Lock()
+	defer s.Record.mu.Unlock()
+	if revision := revisionOf(&written); revision <= s.Record.acknowledged {
+		s.Record.faults = append(s.Record.faults, fmt.Errorf("the last write is at revision %d; a write at %d had been acknowledged before",
+			revision, s.Record.acknowledged))
+	}
+	return revisionOf(&written), nil
+}
+
+// choices returns a source of random choices for one actor.
+func choices(seed, actor uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, actor)) }
+
+// Actors, each with its own source of choices.
+const (
+	firstWriter  = 1
+	firstReader  = 1000
+	firstWatcher = 2000
+	lastClient   = 3000
+)
+
+// pause waits, and reports whether ctx has not ended.
+func pause(ctx context.Context, duration time.Duration) bool {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Summary counts observations.
+type Summary struct {
+	Objects, Writes, Reads, Unknown, Lists, Watches, Resumed, Events int
+}
+
+// Known is the number of operations whose outcome is known.
+func (s Summary) Known() int { return s.Writes + s.Reads }
+
+func (s Summary) String() string {
+	return fmt.Sprintf("%d objects, %d writes, %d reads, %d unknown outcomes, %d lists; %d watches resumed %d times, with %d events",
+		s.Objects, s.Writes, s.Reads, s.Unknown, s.Lists, s.Watches, s.Resumed, s.Events)
+}
+
+// Summary counts the observations of the record.
+func (h *Record) Summary() Summary {
+	s := Summary{Objects: len(h.operations), Lists: len(h.lists), Watches: len(h.chains)}
+	for _, operations := range h.operations {
+		for _, o := range operations {
+			switch {
+			case o.Output.result == unknown:
+				s.Unknown++
+			case o.Input.Kind == get:
+				s.Reads++
+			default:
+				s.Writes++
+			}
+		}
+	}
+	for _, c := range h.chains {
+		s.Events, s.Resumed = s.Events+len(c.Events), s.Resumed+c.Resumed
+	}
+	return s
+}
