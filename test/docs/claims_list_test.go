@@ -124,6 +124,26 @@ var claims = []claim{
 	},
 	{
 		document: "docs/fairness.md",
+		text:     "has not arrived within 50 ms",
+		check:    "source apiserver/filters/bodies.go: seatedBody = 50 * time.Millisecond",
+	},
+	{
+		document: "docs/fairness.md",
+		text:     "make no progress for half a second",
+		check:    "source apiserver/filters/sending.go: Stalled: 500 * time.Millisecond",
+	},
+	{
+		document: "docs/fairness.md",
+		text:     "limited to 200 per second",
+		check:    "source apiserver/host/host.go: qps = 200",
+	},
+	{
+		document: "docs/fairness.md",
+		text:     "one user causes at most a quarter of them",
+		check:    "source apiserver/host/fair.go: userShare = 4",
+	},
+	{
+		document: "docs/fairness.md",
 		text:     "every 10 seconds",
 		given:    "the period of upstream's controller, which runs here",
 	},

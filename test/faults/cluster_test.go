@@ -28,23 +28,23 @@ const clients = -1
 
 // cluster has replicas, and a steward that replaces members as the operator does.
 type cluster struct {
-	log        func(format string, arguments ...any)
-	begin      time.Time
-	setting    schedule.Setting
-	flags      []string // further flags of all replicas
-	directory  string
-	binary     string
-	pki        *upstream.PKI
-	network127 string // the first three bytes of the addresses
-	founders   string // --etcd-initial-cluster
-	network    *network.Network
-	replicas   []*replica
-	clients    []rest.Interface // by replica
-	formed     atomic.Bool      // all members have been ready
-	running    sync.WaitGroup
-	end        context.CancelFunc
-	closers    []func() error
-	replaced   atomic.Int64
+	log            func(format string, arguments ...any)
+	begin          time.Time
+	setting        schedule.Setting
+	flags          []string // further flags of all replicas
+	directory      string
+	binary         string
+	pki            *upstream.PKI
+	network127     string // the first three bytes of the addresses
+	initialMembers string // --etcd-initial-cluster
+	network        *network.Network
+	replicas       []*replica
+	clients        []rest.Interface // by replica
+	formed         atomic.Bool      // all members have been ready
+	running        sync.WaitGroup
+	end            context.CancelFunc
+	closers        []func() error
+	replaced       atomic.Int64
 }
 
 func (c *cluster) logf(format string, arguments ...any) {
@@ -109,7 +109,7 @@ func (c *cluster) create() error {
 		}
 		c.clients = append(c.clients, client)
 	}
-	c.founders = strings.Join(members, ",")
+	c.initialMembers = strings.Join(members, ",")
 	return nil
 }
 
@@ -312,7 +312,7 @@ func (c *cluster) whole(ctx context.Context) error {
 	return nil
 }
 
-// leader returns the replica that leads, or 0 if nobody knows.
+// leader returns the replica that leads, or 0 if no member knows the leader.
 func (c *cluster) leader(ctx context.Context) int {
 	for i, r := range c.replicas {
 		if r.pid() == 0 {

@@ -44,7 +44,7 @@ type replica struct {
 	generation int      // number of members that this replica has had
 	joins      string   // --etcd-initial-cluster of a member that joins; "": the first one
 	memory     string   // GOMEMLIMIT
-	exits      []string // of processes that nobody has killed
+	exits      []string // of processes that no nemesis has killed
 	lost       bool     // its data is not the data of its member, which must be replaced
 }
 
@@ -175,7 +175,7 @@ func (r *replica) start() error {
 }
 
 func (r *replica) arguments() []string {
-	cluster, state := r.founders, "new"
+	cluster, state := r.initialMembers, "new"
 	if r.joins != "" {
 		cluster = r.joins
 	}

@@ -106,7 +106,7 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 	return rest.UnversionedRESTClientFor(config)
 }
 
-// Finish reads everything once more after all other operations have ended, through each server: what is lost shows at the latest
+// Finish reads everything again after all other operations have ended, through each server: what is lost shows at the latest
 // now. It then creates an object and returns its revision, which watchers must reach.
 func (s *Site) Finish(ctx context.Context) (int64, error) {
 	c := &client{Site: s, id: lastClient, random: choices(0, lastClient)}

@@ -39,8 +39,8 @@ type operation struct {
 
 // list is a list of all objects.
 type list struct {
-	AtLeast  int64 // revision of a write that had been acknowledged when the list began, or that was asked for
-	Exactly  int64 // revision that was asked for, if any
+	AtLeast  int64 // revision of a write that had been acknowledged when the list began, or the requested one
+	Exactly  int64 // requested revision, if any
 	Revision int64
 	Values   map[string]string // by key
 }
