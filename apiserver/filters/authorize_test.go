@@ -18,7 +18,8 @@ type heldAuthorizer struct {
 
 func (a *heldAuthorizer) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 	active := a.active.Add(1)
-	for most := a.most.Load(); active > most && !a.most.CompareAndSwap(most, active); most = a.most.Load() {
+	for most := a.most.Load(); active > most && !a.most.CompareAndSwap(most, active); {
+		most = a.most.Load()
 	}
 	<-a.release
 	a.active.Add(-1)

@@ -30,7 +30,8 @@ func (w *webhook) ServeHTTP(response http.ResponseWriter, r *http.Request) {
 	}
 	if review.Spec.User == "system:anonymous" {
 		active := w.active.Add(1)
-		for most := w.most.Load(); active > most && !w.most.CompareAndSwap(most, active); most = w.most.Load() {
+		for most := w.most.Load(); active > most && !w.most.CompareAndSwap(most, active); {
+			most = w.most.Load()
 		}
 		<-w.release
 		w.active.Add(-1)
