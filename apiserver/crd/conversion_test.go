@@ -301,6 +301,7 @@ func TestConversionWebhook(t *testing.T) {
 	eventually(t, "established", func() bool {
 		return s.condition(t, definition.Name, apiextensions.Established) == "True InitialNamesAccepted"
 	})
+	eventually(t, "served", s.serves) // the stored condition Established precedes the served version
 	key := resource.Key{GroupResource: widgets, Namespace: "default"}
 	if _, err := s.Create(t.Context(), key, newWidget("first"), resource.WriteOptions{}); err != nil {
 		t.Fatal(err)
