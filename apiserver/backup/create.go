@@ -16,6 +16,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"quorate.dev/apiserver/backup/format"
 	"quorate.dev/apiserver/snapshot"
@@ -205,18 +206,44 @@ func (c *creation) complete(ctx context.Context) (format.Manifest, error) {
 	if err != nil {
 		return c.manifest, err
 	}
-	// The manifest that exists may be this one, if the response to the first of several requests was lost.
-	err = c.store.create(ctx, path.Join(c.path, format.ManifestFile), append(text, '\n'))
-	if err != nil && !errors.Is(err, errExists) {
-		return c.manifest, fmt.Errorf("store the manifest: %w", err)
-	}
-	stored, err := readManifest(ctx, c.store, c.path)
+	stored, err := c.storeManifest(ctx, append(text, '\n'))
 	if err != nil {
-		return c.manifest, fmt.Errorf("verify the manifest: %w", err)
+		return c.manifest, err
 	}
 	var other error
 	if stored.File != c.manifest.File {
 		other = c.accept(ctx, stored)
 	}
 	return stored, errors.Join(other, removeUnfinished(ctx, c.store, c.path, format.SnapshotPrefix(c.manifest.UID), stored.File))
+}
+
+const (
+	// manifestTimeout bounds how long an attempt waits for another attempt that is storing its manifest.
+	manifestTimeout  = 10 * time.Second
+	manifestInterval = 100 * time.Millisecond
+)
+
+// storeManifest stores the manifest unless there is one, and returns the manifest that is stored then. The manifest that exists
+// may be this one, if the response to the first of several requests was lost. S3-compatible storage also reports a conflict
+// while another write of the object is in progress. That write may fail, so that this one is repeated until a manifest can be
+// read.
+func (c *creation) storeManifest(ctx context.Context, text []byte) (stored format.Manifest, err error) {
+	file := path.Join(c.path, format.ManifestFile)
+	failure := wait.PollUntilContextTimeout(ctx, manifestInterval, manifestTimeout, true, func(ctx context.Context) (bool, error) {
+		created := c.store.create(ctx, file, text)
+		if created != nil && !errors.Is(created, errExists) {
+			return false, fmt.Errorf("store the manifest: %w", created)
+		}
+		if stored, err = readManifest(ctx, c.store, c.path); err != nil {
+			err = fmt.Errorf("verify the manifest: %w", err)
+		}
+		if errors.Is(err, errNotFound) && created != nil {
+			return false, nil
+		}
+		return true, err
+	})
+	if err != nil {
+		return stored, err
+	}
+	return stored, failure
 }
