@@ -196,12 +196,13 @@ type failing struct {
 }
 
 func (f *failing) follow(ctx context.Context, _ schema.GroupResource, handle func(string, runtime.Object), synced func()) error {
-	handle(f.definition.Name, <-f.changed)
+	const name = "widgets.example.com"
+	handle(name, <-f.changed)
 	synced()
 	for {
 		select {
 		case object := <-f.changed:
-			handle(f.definition.Name, object)
+			handle(name, object)
 		case <-ctx.Done():
 			return nil
 		}

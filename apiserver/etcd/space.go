@@ -126,36 +126,48 @@ func (m *Member) disarms(member types.ID) bool {
 	return member == m.server.MemberID() || m.server.Cluster().Member(member) == nil
 }
 
-// watchSpace measures the file system, allocates space for the database, and disarms the alarm NOSPACE when this member's database has space again, because it was defragmented or the
-// quota was raised. etcd keeps the alarm, and rejects writes, until an administrator disarms it. While the alarm is raised
-// watchSpace also commits, because the use after a compaction is updated only by the second commit that follows.
+// watchSpace measures the file system and allocates space for the database, until ctx ends. Once the member is ready, it also
+// checks the alarm NOSPACE: etcd replaces its record of alarms without a lock when it applies the snapshot with which a new
+// member joins.
 func (m *Member) watchSpace(ctx context.Context) {
 	ticker := time.NewTicker(alarmInterval)
 	defer ticker.Stop()
-	raised := false
+	ready, isReady, raised := m.ready, false, false
 	for {
 		m.measureDisk()
 		m.allocateDatabase()
-		before, alarms := raised, m.alarms(m.disarms)
-		raised = len(alarms) > 0
-		space := m.Space()
-		if space.NoSpace || space.Quota > 0 && space.InUse > space.Quota/2 {
-			m.server.Backend().ForceCommit()
-		}
-		switch {
-		case raised && space.Size < space.Quota-space.Quota/disarmReserve || raised && space.Quota == 0:
-			m.disarm(ctx, alarms)
-		case raised && !before:
-			m.log.Error(nil, "The etcd database has reached its quota; only deletions succeed until it has space. "+
-				"Delete objects, then run 'quorate etcd defrag'; or raise --etcd-quota-backend-bytes",
-				"size", space.Size, "inUse", space.InUse, "quota", space.Quota)
+		if isReady {
+			raised = m.checkAlarm(ctx, raised)
 		}
 		select {
+		case <-ready:
+			ready, isReady = nil, true
 		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// checkAlarm disarms the alarm NOSPACE when this member's database has space again, because it was defragmented or the quota
+// was raised. etcd keeps the alarm, and rejects writes, until an administrator disarms it. While the alarm is raised, checkAlarm
+// also commits, because the use after a compaction is updated only by the second commit that follows. It reports whether the
+// alarm is raised, given whether it was raised at the last check.
+func (m *Member) checkAlarm(ctx context.Context, before bool) (raised bool) {
+	alarms, space := m.alarms(m.disarms), m.Space()
+	raised = len(alarms) > 0
+	if space.NoSpace || space.Quota > 0 && space.InUse > space.Quota/2 {
+		m.server.Backend().ForceCommit()
+	}
+	switch {
+	case raised && space.Size < space.Quota-space.Quota/disarmReserve || raised && space.Quota == 0:
+		m.disarm(ctx, alarms)
+	case raised && !before:
+		m.log.Error(nil, "The etcd database has reached its quota; only deletions succeed until it has space. "+
+			"Delete objects, then run 'quorate etcd defrag'; or raise --etcd-quota-backend-bytes",
+			"size", space.Size, "inUse", space.InUse, "quota", space.Quota)
+	}
+	return raised
 }
 
 func (m *Member) disarm(ctx context.Context, members []types.ID) {

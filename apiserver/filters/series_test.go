@@ -84,7 +84,11 @@ func TestRefusedRequestsMakeNoSeries(t *testing.T) {
 			for number := range large {
 				refusal.send(chain, random, number, padding)
 			}
-			if grown := int64(heap()) - int64(before); grown > 1<<20 {
+			grown := int64(heap()) - int64(before)
+			for range 20 { // what requests retain does not become less; goroutines that are ending do
+				grown = min(grown, int64(heap())-int64(before))
+			}
+			if grown > 1<<20 {
 				t.Errorf("%d requests with names of %d bytes left %d bytes in memory", large, len(padding), grown)
 			}
 			for number := range requests {
