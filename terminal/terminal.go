@@ -20,8 +20,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Writer escapes what it writes, except newlines and tabs. The control sequences of its methods are the only ones that reach
-// the terminal. Each call of Write must contain whole characters.
+// Writer writes text to a terminal and escapes all control characters in the text except newlines and tabs. Only the
+// Writer's own methods send control sequences to the terminal. Each call of Write must contain whole characters.
 type Writer struct {
 	out io.Writer
 }

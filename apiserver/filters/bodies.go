@@ -64,7 +64,7 @@ const awaitedBody = 256 << 10
 const seatedBody = 50 * time.Millisecond
 
 // bodies reads the body of a write before its handler runs. A slow upload releases its seat until the body is complete,
-// and holds only the memory of what has arrived, which BodyLimits bound. It comes after authorization, so that users
+// and holds only memory for the bytes that have arrived, which BodyLimits bound. It comes after authorization, so that users
 // without write access hold none. Read errors are left to the handler, which reports them in kube-apiserver's order.
 type bodies struct {
 	next    http.Handler

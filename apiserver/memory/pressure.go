@@ -45,7 +45,8 @@ type State struct {
 const (
 	// highPercent and criticalPercent of the limit are the amounts of live memory above which a growing heap raises the level.
 	highPercent, criticalPercent = 80, 90
-	// excessPercent of the limit is what the process uses when the garbage collector can no longer keep it within the limit.
+	// excessPercent is the use of memory, in percent of the limit, from which on the garbage collector is considered unable to
+	// keep the process within the limit.
 	excessPercent = 105
 	// growthPart of the limit is the growth from one garbage collection to the next that counts as growing.
 	growthPart = 200

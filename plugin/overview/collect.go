@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// sourceTimeout limits the time to read one of the sources of an overview. During an outage, the rest is shown without the
-	// sources that do not respond.
+	// sourceTimeout limits the time to read each source of an overview. During an outage, the overview is shown without the
+	// sources that do not respond in time.
 	sourceTimeout = 2 * time.Second
 	// clusterTimeout limits the time to read the cluster itself, without which there is nothing to show.
 	clusterTimeout = 10 * time.Second

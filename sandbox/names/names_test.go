@@ -76,7 +76,7 @@ func TestResolve(t *testing.T) {
 }
 
 func TestServerOverBothTransports(t *testing.T) {
-	server, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"), table(), logr.Discard())
+	server, err := Listen(netip.MustParseAddrPort("127.0.53.53:0"), table(), logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,7 +96,7 @@ func long(target, recipe string) bool {
 
 var makes = regexp.MustCompile(`^(?:mkdir logs && )?make ((?:[a-z-]+|\$\{\{ matrix\.target \}\}))(?: STEPS="\$\{\{ matrix\.steps \}\}")? 2>&1 \| tee logs/output\.txt\n?$`)
 
-// targetsOf returns the targets that a job makes, and what is wrong with the job.
+// targetsOf returns the make targets that a job runs, and descriptions of the rules that the job breaks.
 func targetsOf(j job) (targets, problems []string) {
 	uploads := false
 	if j.TimeoutMinutes == nil {

@@ -104,8 +104,8 @@ func watches() []work {
 		request: from(2*len(all)*objects, updateConfigMap)})
 }
 
-// watchMean is the row with the mean of the rows of watches. A single one of them is a small difference of two large costs,
-// which varies too much between runs to promise anything about it.
+// watchMean returns the row with the mean of all rows of watches. Each of these rows is a small difference of two large costs,
+// and varies too much between runs to be promised alone.
 func watchMean() work {
 	return work{name: "watch event, mean of all rows of watches", promise: 1.1, parallel: 1}
 }

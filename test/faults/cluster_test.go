@@ -160,7 +160,7 @@ func (c *cluster) ready(ctx context.Context, patience time.Duration) error {
 			if err == nil {
 				break
 			}
-			if !pause(ctx, 100*time.Millisecond) {
+			if !check.Pause(ctx, 100*time.Millisecond) {
 				return fmt.Errorf("replica %d is not ready after %v: %w", i, patience, err)
 			}
 		}
@@ -196,7 +196,7 @@ func (c *cluster) members(ctx context.Context) (*replica, []*etcdserverpb.Member
 // steward replaces lost members and promotes learners, until ctx ends.
 func (c *cluster) steward(ctx context.Context) {
 	last := ""
-	for pause(ctx, 200*time.Millisecond) {
+	for check.Pause(ctx, 200*time.Millisecond) {
 		for _, r := range c.replicas {
 			if !r.isLost() {
 				continue
@@ -326,16 +326,4 @@ func (c *cluster) leader(ctx context.Context) int {
 		}
 	}
 	return 0
-}
-
-// pause waits, and reports whether ctx has not ended.
-func pause(ctx context.Context, duration time.Duration) bool {
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -39,6 +39,8 @@ import (
 
 const (
 	patience = 2 * time.Minute // for recovery after all faults
+	// standardSeed is the seed of a run without options: a change must not fail because of a schedule that no earlier run has had.
+	standardSeed = 2
 	// shrinkCalls bounds the runs that look for a smaller schedule.
 	shrinkCalls = 12
 )
@@ -152,21 +154,22 @@ func (c *cluster) compare(ctx context.Context) error {
 		if failures == nil && len(hashes) == 1 {
 			return nil
 		}
-		if !pause(ctx, time.Second) {
+		if !check.Pause(ctx, time.Second) {
 			return fmt.Errorf("the data of members differs: replicas by hash %v, %w", hashes, failures)
 		}
 	}
 }
 
-// TestFaults runs the schedules of seeds: of one by default, of QUORATE_FAULTS_SEEDS, or of any until QUORATE_FAULTS has passed.
+// TestFaults runs the schedules of seeds: of standardSeed by default, of QUORATE_FAULTS_SEEDS, or of random ones until
+// QUORATE_FAULTS has passed.
 func TestFaults(t *testing.T) {
 	upstream.NeedsProcesses(t)
-	if os.Getenv("QUORATE_FAULTS") == "" && os.Getenv("QUORATE_FAULTS_SEEDS") == "" && os.Getenv("QUORATE_FAULTS_SCHEDULE") == "" {
-		t.Skip("set QUORATE_FAULTS to a duration: there are violations that are not explained yet")
-	}
 	setting := chosenSetting(t)
 	end := time.Now().Add(chosenDuration(t))
 	seeds := chosenSeeds(t)
+	if len(seeds) == 0 && os.Getenv("QUORATE_FAULTS") == "" {
+		seeds = []uint64{standardSeed}
+	}
 	var total struct {
 		runs, lies      int
 		duration, lying time.Duration
@@ -215,7 +218,7 @@ func (p plan) mustHold(t *testing.T) outcome {
 		return o
 	}
 	directory := filepath.Join(os.TempDir(), fmt.Sprintf("quorate-faults-%d", p.seed))
-	if err := errors.Join(o.record.Keep(directory, o.violations), o.keep(directory)); err != nil {
+	if err := o.keep(directory); err != nil {
 		t.Error(err)
 	}
 	for _, violation := range o.violations[:min(len(o.violations), 10)] {
@@ -228,9 +231,9 @@ func (p plan) mustHold(t *testing.T) outcome {
 	return o
 }
 
-// keep copies the logs of the replicas to a directory.
+// keep writes the history, and copies the logs of the replicas, to a directory.
 func (o outcome) keep(directory string) error {
-	var failures []error
+	failures := []error{o.record.Keep(directory, o.violations)}
 	for i, log := range o.logs {
 		text, err := os.ReadFile(log)
 		failures = append(failures, err, os.WriteFile(filepath.Join(directory, fmt.Sprintf("replica-%d.log", i)), text, 0o644))

@@ -17,6 +17,7 @@ import (
 	"quorate.dev/test/faults/disk"
 	"quorate.dev/test/faults/network"
 	"quorate.dev/test/faults/schedule"
+	"quorate.dev/test/history/check"
 )
 
 // execution is a nemesis that runs.
@@ -33,7 +34,8 @@ func (n *execution) note(format string, arguments ...any) {
 	n.logf("#%d "+format, append([]any{n.ID}, arguments...)...)
 }
 
-// acts has what each kind does. It returns when the nemesis has ended and its effect is undone.
+// acts returns the function that runs each kind of nemesis. The function returns when the nemesis has ended and its effect is
+// undone.
 func acts() map[string]func(*execution) error {
 	return map[string]func(*execution) error{
 		"partition": (*execution).partition, "bridge": (*execution).bridge, "flap": (*execution).flap,
@@ -65,7 +67,7 @@ func (c *cluster) execute(ctx context.Context, s schedule.Schedule, seed uint64)
 	var mu sync.Mutex
 	for _, nemesis := range s {
 		running.Go(func() {
-			if !pause(ctx, nemesis.At-time.Since(c.begin)) {
+			if !check.Pause(ctx, nemesis.At-time.Since(c.begin)) {
 				return
 			}
 			end, cancel := context.WithTimeout(ctx, nemesis.For)
@@ -180,7 +182,7 @@ func (n *execution) bridge() error {
 func (n *execution) flap() error {
 	for cut := true; ; cut = !cut {
 		n.between(n.others(), func(r *network.Rule) { r.Cut = cut })
-		if !pause(n.end, n.Duration("every")) {
+		if !check.Pause(n.end, n.Duration("every")) {
 			break
 		}
 	}
@@ -197,7 +199,7 @@ func (n *execution) delay() error {
 }
 
 func (n *execution) reset() error {
-	for pause(n.end, n.Duration("every")) {
+	for check.Pause(n.end, n.Duration("every")) {
 		for _, r := range n.targets {
 			for _, other := range append(n.others(), clients) {
 				n.network.Reset(r.index, other)
@@ -310,10 +312,18 @@ func (n *execution) defragment() error {
 	return nil
 }
 
-// destroy changes the data of one member while it does not run, if all members are there. Two members whose data is destroyed
-// would lose the quorum.
+// mayDestroy permits to destroy the data of a member if all members are there, or with the option "force". Two members whose data
+// is destroyed would lose the quorum.
+func (n *execution) mayDestroy() error {
+	if n.Options["force"] != "" {
+		return nil
+	}
+	return n.whole(n.ctx)
+}
+
+// destroy changes the data of a member while it does not run.
 func (n *execution) destroy(change func(*replica) error) error {
-	if err := n.whole(n.ctx); err != nil && n.Options["force"] == "" {
+	if err := n.mayDestroy(); err != nil {
 		return err
 	}
 	return n.down(func(r *replica) error { return r.hold(func() error { return change(r) }) })
@@ -357,14 +367,14 @@ func (n *execution) ignoreSync() error {
 	return n.unsynced(func(f *disk.Faults) { f.IgnoreSync = true })
 }
 
-// failSync lets syncs fail. Processes that start again read from the page cache what was not written, and only the loss of power in
-// the end shows that the disk does not have it.
+// failSync makes every fsync fail. A restarted process still reads the unwritten data from the page cache; only the loss of power
+// at the end of the nemesis shows that the disk does not have the data.
 func (n *execution) failSync() error {
 	return n.unsynced(func(f *disk.Faults) { f.FailSync = true })
 }
 
 func (n *execution) unsynced(set func(*disk.Faults)) error {
-	if err := n.whole(n.ctx); err != nil && n.Options["force"] == "" {
+	if err := n.mayDestroy(); err != nil {
 		return err
 	}
 	for _, r := range n.targets {

@@ -17,6 +17,7 @@ import (
 
 	"quorate.dev/apiserver/config"
 	"quorate.dev/test/faults/disk"
+	"quorate.dev/test/history/check"
 	"quorate.dev/test/upstream"
 )
 
@@ -106,7 +107,7 @@ func (r *replica) keep(ctx context.Context) {
 		select {
 		case <-ended:
 			r.noteExit(process)
-			pause(ctx, backoff)
+			check.Pause(ctx, backoff)
 		case <-changed:
 		case <-ctx.Done():
 		}
@@ -242,7 +243,7 @@ func (r *replica) release() {
 	r.notify()
 }
 
-// cutPower ends the process at once, without a further write, and loses unsynced data.
+// cutPower ends the process immediately, without a further write, and loses unsynced data.
 func (r *replica) cutPower(loss disk.Loss, n *execution) error {
 	r.volume.Halt()
 	return r.hold(func() error {

@@ -139,7 +139,7 @@ func (r *replicas) kill(ctx context.Context, p plan, seed uint64) func() int {
 		defer close(ended)
 		random := choices(seed)
 		for {
-			if !pause(ctx, p.calm/4+time.Duration(random.Int64N(int64(p.calm)))) {
+			if !check.Pause(ctx, p.calm/4+time.Duration(random.Int64N(int64(p.calm)))) {
 				return
 			}
 			victims := random.Perm(count)[:1+random.IntN(5)/4]
@@ -152,7 +152,7 @@ func (r *replicas) kill(ctx context.Context, p plan, seed uint64) func() int {
 			if r.store != nil && len(victims) > 1 {
 				r.restartStore()
 			}
-			pause(ctx, time.Duration(random.Int64N(int64(p.absence))))
+			check.Pause(ctx, time.Duration(random.Int64N(int64(p.absence))))
 			r.start(r.Context(), killed...)
 		}
 	}()
@@ -167,18 +167,6 @@ func (r *replicas) restartStore() {
 	}
 }
 
-// pause waits, and reports whether ctx has not ended.
-func pause(ctx context.Context, duration time.Duration) bool {
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // mustBeReady waits until every replica is ready.
 func (r *replicas) mustBeReady() {
 	r.Helper()
@@ -190,7 +178,7 @@ func (r *replicas) mustBeReady() {
 			if err == nil {
 				break
 			}
-			if !pause(ctx, 50*time.Millisecond) {
+			if !check.Pause(ctx, 50*time.Millisecond) {
 				r.Fatalf("replica %d is not ready: %v", i, err)
 			}
 		}

@@ -105,7 +105,7 @@ func TestHostileLoadDoesNotExhaustMemory(t *testing.T) {
 	}
 }
 
-// request sends one of several costly requests and reads the response.
+// request sends a costly request, whose verb and resource kind selects, and reads the response.
 func request(ctx context.Context, client *http.Client, host string, kind int) (int, error) {
 	const path = "/api/v1/namespaces/default/configmaps"
 	method, target, body := http.MethodGet, host+path+"?pretty=true", io.Reader(nil)

@@ -44,7 +44,7 @@ const (
 	namespace = "default"
 )
 
-// server is one of the compared servers, with what the rows revoke.
+// server is one of the two compared API servers, with the credentials and permissions that the test revokes.
 type server struct {
 	admin    *kubernetes.Clientset
 	config   *rest.Config

@@ -42,7 +42,7 @@ var Losses = []Loss{LoseNothing, LoseAll, LoseLast, LoseSome}
 // Faults are the present faults of a volume.
 type Faults struct {
 	SyncDelay  time.Duration
-	FailSync   bool // fsync returns EIO and loses what it should have made safe
+	FailSync   bool // fsync returns EIO and loses the writes that it should have made durable
 	IgnoreSync bool // fsync returns without an effect
 	FailWrite  bool // writes return EIO
 	FailRead   bool // reads return EIO, except those from the page cache
@@ -243,7 +243,7 @@ type Image struct {
 	last  uint64
 }
 
-// Image returns a copy of what is safe.
+// Image returns a copy of the synced state of the volume, which a loss of power does not change.
 func (v *Volume) Image() Image {
 	v.mu.Lock()
 	defer v.mu.Unlock()

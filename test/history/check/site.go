@@ -154,8 +154,8 @@ const (
 	lastClient   = 3000
 )
 
-// pause waits, and reports whether ctx has not ended.
-func pause(ctx context.Context, duration time.Duration) bool {
+// Pause waits for a duration or until ctx ends. It reports whether ctx has not ended.
+func Pause(ctx context.Context, duration time.Duration) bool {
 	timer := time.NewTimer(duration)
 	defer timer.Stop()
 	select {

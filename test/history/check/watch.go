@@ -75,7 +75,7 @@ func (ws *Watchers) Finish() {
 func (ws *Watchers) Reach(ctx context.Context, revision int64) error {
 	for i := range ws.all {
 		for ws.reached(i) < revision {
-			if !pause(ctx, 20*time.Millisecond) {
+			if !Pause(ctx, 20*time.Millisecond) {
 				return fmt.Errorf("watcher %d has come to revision %d, and not to %d", i, ws.reached(i), revision)
 			}
 		}
@@ -106,7 +106,7 @@ func (w *watcher) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		c, ok := w.begin(ctx)
 		if !ok {
-			pause(ctx, 20*time.Millisecond)
+			Pause(ctx, 20*time.Millisecond)
 			continue
 		}
 		w.all.begin(c)
@@ -116,7 +116,7 @@ func (w *watcher) run(ctx context.Context) {
 			if w.random.IntN(8) == 0 {
 				wait = time.Duration(w.random.Int64N(int64(w.longest)))
 			}
-			pause(ctx, wait)
+			Pause(ctx, wait)
 		}
 	}
 }

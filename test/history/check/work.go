@@ -125,7 +125,7 @@ type client struct {
 }
 
 func (c *client) run(ctx context.Context, act func(context.Context)) {
-	for pause(ctx, time.Duration(c.random.Int64N(int64(longestPause)))) {
+	for Pause(ctx, time.Duration(c.random.Int64N(int64(longestPause)))) {
 		act(context.WithoutCancel(ctx))
 	}
 }
