@@ -40,7 +40,9 @@ var commands = []command{
 	{"etcd", "status, alarms, defragmentation, snapshots and restore of etcd", etcdctl.Run},
 	{"backup", "backups in a directory or in S3-compatible storage", backup.Run},
 	{"kubectl", "the commands of `kubectl quorate`, which kubectl runs through the link kubectl-quorate", plugin.Run},
-	{"connect", "connects standard input and output to the API server of this pod, for `kubectl quorate`", replica.Connect},
+	{
+		"connect", "connects standard input and output to the API server of this pod, for `kubectl quorate`", replica.Connect,
+	},
 	{"extension", "moves API groups between a cluster and an extension server", extension.Run},
 	{"sandbox", "a management API server, the operator and a node on this machine", sandbox.Run},
 	{"version", "the versions of Quorate and of what it serves", printVersion},

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/util/webhook"
@@ -15,31 +16,33 @@ import (
 	"quorate.dev/apiserver/serviceresolver"
 )
 
-// maxReview bounds the responses of admission webhooks. An object of 3 MiB, the limit of a request, fits into a patch, which
-// is encoded in base64.
+// maxReview bounds the bytes of a response of an admission webhook. It is large enough for a patch that contains,
+// encoded in base64, an object of 3 MiB, the limit of a request.
 const maxReview = 16 << 20
 
 // maxConversion bounds the responses of conversion webhooks. A call has objects of a few MiB.
-const maxConversion = 64 << 20
+const maxConversion = 32 << 20
 
-// webhookClients configures the clients of a cluster's webhooks: the Service default/kubernetes is this server.
-func (s *Server) webhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
+// webhookClients configures the clients of webhooks of a cluster, in which the Service default/kubernetes is this
+// server.
+func (s *cluster) webhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
 	return serviceresolver.Clients{
-		Local: s.local("").Transport, ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster,
+		Local: s.loopback.config("", "apiserver").Transport, ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster,
 		Trace: s.tracing.wrapper(), MaxResponse: maxResponse,
 	}.Wrap
 }
 
-// hostWebhookClients configures the clients of webhooks in extension mode: the Service default/kubernetes is the host's.
-func (s *Server) hostWebhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
+// webhookClients configures the clients of webhooks of an extension server, for which the Service
+// default/kubernetes is the host's.
+func (s *extension) webhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
 	return serviceresolver.Clients{
 		ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster, Trace: s.tracing.wrapper(), MaxResponse: maxResponse,
 	}.Wrap
 }
 
-// composeAdmission sets up the chain: kube-apiserver's plugins in its order, then the checks that are part of storage
-// in kube-apiserver.
-func (s *Server) composeAdmission(chain *admission.Chain) error {
+// composeAdmission composes the admission chain: kube-apiserver's plugins in its order, then the checks that
+// kube-apiserver makes in its storage.
+func (s *cluster) composeAdmission(chain *admission.Chain) error {
 	made, err := plugins.New(s.pluginOptions())
 	if err != nil {
 		return err
@@ -50,22 +53,22 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		case plugin.Upstream != nil:
 			chain.Plugins = append(chain.Plugins, s.upstreamPlugin(plugin))
 		case plugin.Name == plugins.NamespaceLifecycle:
-			chain.Plugins = append(chain.Plugins, s.namespaceLifecycle(native.StoredNamespace(s.registry.Client())))
+			chain.Plugins = append(chain.Plugins, s.namespaceLifecycle(native.StoredNamespace(s.objects)))
 		}
 	}
-	// As in kube-apiserver, whatever the authorization modes are.
+	// As in kube-apiserver, the guard does not depend on the authorization modes.
 	guard := rbac.Guard{Authorizer: s.auth.authorizer, Rules: s.auth.policy.Resolver()}
 	chain.Plugins = append(chain.Plugins, native.EscalationCheck{Guard: guard}.Plugin())
 	chain.Reservers = []admission.Reserver{
 		native.ServiceAddresses{
-			Allocator: s.services.allocator, Objects: s.registry.Client(), Logger: s.logger.WithName("services"),
+			Allocator: s.services.allocator, Objects: s.objects, Logger: s.logger.WithName("services"),
 		},
 		native.CertificateRequests{Metrics: certificates.NewMetrics(s.metrics)},
 	}
 	return nil
 }
 
-// pluginOptions are those of all plugins of a cluster.
+// pluginOptions returns the options of the admission plugins of a cluster.
 func (s *Server) pluginOptions() plugins.Options {
 	c := s.config.Admission
 	return plugins.Options{
@@ -81,13 +84,13 @@ func (s *Server) pluginOptions() plugins.Options {
 
 		Informers:  s.informers,
 		Authorizer: s.auth.authorizer,
-		Mapper:     discovery.NewMapper(s.catalogs.holder, s.aggregation.source()),
+		Mapper:     discovery.NewMapper(s.catalog, s.dispatch.documents),
 		Serves:     s.apis.Serves,
 		Stopped:    s.stopped,
 	}
 }
 
-// namespaceLifecycle returns the plugin with a function that reads a stored namespace.
+// namespaceLifecycle returns the plugin NamespaceLifecycle. get reads a stored namespace.
 func (s *Server) namespaceLifecycle(get func(context.Context, string) (metav1.Object, error)) admission.Plugin {
 	lifecycle := &native.NamespaceLifecycle{
 		Namespaces: s.informers.Core().V1().Namespaces().Lister(), Get: get, Clock: s.clock,
@@ -95,10 +98,28 @@ func (s *Server) namespaceLifecycle(get func(context.Context, string) (metav1.Ob
 	return lifecycle.Plugin()
 }
 
+// maxEvaluationCPU is the CPU time that a plugin may use for one object to evaluate the expressions of policies or
+// webhooks. The limit of mutating webhooks is higher, because the goroutine that is measured also encodes the object
+// for each webhook and applies the patches.
+const (
+	maxEvaluationCPU      = 2 * time.Second
+	maxMutatingWebhookCPU = 10 * time.Second
+)
+
+// upstreamPlugin adapts a plugin of upstream. A plugin with policies or webhooks sees the writes that they may select.
 func (s *Server) upstreamPlugin(plugin plugins.Plugin) admission.Plugin {
-	made := admission.Upstream(plugin.Name, plugin.Upstream, s.catalogs.holder)
 	if plugin.Rules != nil {
-		made = made.Selecting(plugin.Rules, s.catalogs.holder)
+		return s.selectingPlugin(plugin, plugin.Rules)
 	}
-	return made
+	return admission.Upstream(plugin.Name, plugin.Upstream, s.catalog)
+}
+
+// selectingPlugin adapts a plugin of upstream that has policies or webhooks: it sees the writes that rules may select,
+// and its CPU time is limited.
+func (s *Server) selectingPlugin(plugin plugins.Plugin, rules admission.Rules) admission.Plugin {
+	limit := maxEvaluationCPU
+	if plugin.Name == plugins.MutatingAdmissionWebhook {
+		limit = maxMutatingWebhookCPU
+	}
+	return admission.Upstream(plugin.Name, plugin.Upstream, s.catalog).Selecting(rules, s.catalog).WithinCPU(limit)
 }

@@ -15,43 +15,45 @@ import (
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/controllers/availability"
 	"quorate.dev/apiserver/router"
+	"quorate.dev/apiserver/startup"
 )
 
-// aggregation has the parts of the server that deal with extension API servers. It is zero in an extension server.
+// aggregation has the components that handle extension API servers.
 type aggregation struct {
 	proxy        *aggregator.Aggregator
 	documents    *remote.Controller
 	availability *availability.Controller
 }
 
-func (s *Server) composeAggregation() (err error) {
-	a := &s.aggregation
+func (s *cluster) composeAggregation() (a aggregation, err error) {
 	options := aggregator.Options{
 		Resolver: s.resolver, RejectRedirects: s.config.API.RejectForwardingRedirects,
-		Dial: s.egress.Cluster, MaxRequestsInFlight: s.maxDelegated(), Unknown: router.Incomplete{}, Rejected: s.requests.Undelegated,
-		Inspect: s.tracing.inspector(aggregator.Certificates(s.metrics)),
+		Dial: s.egress.Cluster, MaxRequestsInFlight: s.maxDelegated(), Unknown: router.Incomplete{},
+		Rejected: s.requests.Undelegated, Inspect: s.tracing.inspector(aggregator.Certificates(s.metrics)),
 	}
 	if c := s.config.API; c.ProxyClientCertFile != "" && c.ProxyClientKeyFile != "" {
 		if options.Certificate, err = aggregator.NewCertificate(c.ProxyClientCertFile, c.ProxyClientKeyFile); err != nil {
-			return err
+			return a, err
 		}
 		s.auth.reload = append(s.auth.reload, options.Certificate)
 	}
 	a.proxy = aggregator.New(options)
 	a.availability = availability.New(availability.Options{
-		Objects: s.registry.Client(), Backend: func(name string) *aggregator.Backend { return a.proxy.Table().Get(name) },
+		Objects: s.objects.Named("apiservice-availability"), Backend: func(name string) *aggregator.Backend {
+			return a.proxy.Table().Get(name)
+		},
 		Services:       s.informers.Core().V1().Services().Lister(),
 		EndpointSlices: s.informers.Discovery().V1().EndpointSlices().Lister(),
-		FollowEntries:  s.registry.Client().FollowEntries,
+		Follow:         s.objects.Follow,
 		Clock:          s.clock, Logger: s.logger.WithName("availability"), Registerer: s.metrics,
 	})
 	a.documents, err = remote.New(s.clock, s.logger.WithName("aggregator"))
-	return err
+	return a, err
 }
 
-// maxDelegated returns the limit of requests in flight to each extension API server: what this server permits for
-// itself. 0 means no limit.
-func (s *Server) maxDelegated() int {
+// maxDelegated returns the limit of requests in flight to each extension API server, which is the limit for this
+// server's own requests. 0 means no limit.
+func (s *cluster) maxDelegated() int {
 	reading, mutating := s.config.Limits.MaxRequestsInFlight, s.config.Limits.MaxMutatingRequestsInFlight
 	if reading == 0 || mutating == 0 {
 		return 0
@@ -59,26 +61,10 @@ func (s *Server) maxDelegated() int {
 	return reading + mutating
 }
 
-// source returns the documents of extension API servers.
-func (a *aggregation) source() remote.Source {
-	if a.documents == nil {
-		return remote.None{}
-	}
-	return a.documents
-}
-
-// delegate returns what routes requests to extension API servers, nil if there are none.
-func (a *aggregation) delegate() func(ctx context.Context, path string) http.Handler {
-	if a.proxy == nil {
-		return nil
-	}
-	return a.proxy.Route
-}
-
-// runDiscovery downloads discovery documents until ctx ends. The hook is done when discovery was requested from every
-// extension API server.
+// runDiscovery downloads discovery documents until ctx ends. The hook is done when the discovery of every extension API
+// server has been requested.
 func (a *aggregation) runDiscovery(ctx context.Context, done func()) error {
-	return together(ctx, func(ctx context.Context) error {
+	return startup.Together(ctx, func(ctx context.Context) error {
 		a.documents.RunDiscovery(ctx)
 		return nil
 	}, func(ctx context.Context) error {
@@ -91,13 +77,13 @@ func (a *aggregation) runDiscovery(ctx context.Context, done func()) error {
 	})
 }
 
-// runAvailability checks extension API servers until ctx ends. The hook is done at once.
+// runAvailability checks the availability of extension API servers until ctx ends. The hook is done immediately.
 func (a *aggregation) runAvailability(ctx context.Context, done func()) error {
 	done()
 	return a.availability.Run(ctx)
 }
 
-// observe delivers the state of an APIService to all parts: first to the proxy, which the others use.
+// observe passes the state of an APIService to all components, first to the proxy, which the others use.
 func (a *aggregation) observe(name string, object runtime.Object) {
 	backend := a.proxy.Set(name, object)
 	a.availability.SetAPIService(name, object)
@@ -121,13 +107,13 @@ func (a *aggregation) observe(name string, object runtime.Object) {
 	a.documents.Observe(name, observed)
 }
 
-// known marks all APIServices that existed at the start as observed.
+// known notifies the components that all APIServices that existed at the start have been observed.
 func (a *aggregation) known() {
 	a.proxy.Known()
 	a.documents.Known()
 }
 
-// forward sends a request for a document of a group version to its extension API server.
+// forward sends a request for a document of a group version to the extension API server of that version.
 func (a *aggregation) forward(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) {
 	backend := a.proxy.Table().Lookup(gv)
 	if backend == nil {

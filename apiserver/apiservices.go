@@ -7,11 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"quorate.dev/apiserver/controllers/autoregister"
-	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/registry/follow"
+	"quorate.dev/apiserver/resource"
 )
 
-// composeAPIServices returns the controller of the APIService objects of all groups and versions that are served.
-func (s *Server) composeAPIServices() *autoregister.Controller {
+// composeAPIServices returns the controller of the APIService objects of all served groups and versions.
+func (s *cluster) composeAPIServices() *autoregister.Controller {
 	var builtin []schema.GroupVersion
 	for _, d := range s.catalogs.builtin {
 		for _, version := range d.Versions {
@@ -19,53 +20,48 @@ func (s *Server) composeAPIServices() *autoregister.Controller {
 		}
 	}
 	return autoregister.New(autoregister.Options{
-		Objects: s.registry.Client(), BuiltIn: builtin, Clock: s.clock, Logger: s.logger.WithName("autoregister"),
+		Objects: s.objects.Named("apiservice-registration"), BuiltIn: builtin, Clock: s.clock,
+		Logger: s.logger.WithName("autoregister"),
 		Follow: func(ctx context.Context, handle func(name string, object runtime.Object), synced func()) error {
-			return s.registry.Client().Follow(ctx, autoregister.Resource, func(name string, object runtime.Object) {
-				s.aggregation.observe(name, object)
-				s.excludeAPIService(name, object)
-				handle(name, object)
-			}, func() {
-				s.aggregation.known()
-				synced()
+			return s.objects.Follow(ctx, resource.Key{GroupResource: autoregister.Resource}, follow.Options{
+				Objects: func(name string, object runtime.Object) {
+					s.aggregation.observe(name, object)
+					s.excludeAPIService(name, object)
+					handle(name, object)
+				},
+				Synced: func() {
+					s.aggregation.known()
+					synced()
+				},
 			})
 		},
 	})
 }
 
-// followDefinitions delivers CustomResourceDefinitions to both controllers that need them.
-func (s *Server) followDefinitions(
+// followDefinitions passes CustomResourceDefinitions to the controllers of custom resources, APIServices and peers.
+func (s *cluster) followDefinitions(
 	ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func(),
 ) error {
-	return s.registry.Client().FollowWithProgress(ctx, name, &s.definitionsSeen, func(key string, object runtime.Object) {
-		s.apiServices.SetDefinition(key, object)
-		s.excludeDefinition(key, object)
-		handle(key, object)
-	}, func() {
-		s.apiServices.DefinitionsKnown()
-		synced()
+	return s.objects.Follow(ctx, resource.Key{GroupResource: name}, follow.Options{
+		Objects: func(key string, object runtime.Object) {
+			s.apiServices.SetDefinition(key, object)
+			s.excludeDefinition(key, object)
+			handle(key, object)
+		},
+		Undecodable: s.apiServices.SetUndecodable,
+		Synced: func() {
+			s.apiServices.DefinitionsKnown()
+			synced()
+		},
+		Progress: s.custom.seen,
 	})
 }
 
-// followOwnDefinitions delivers CustomResourceDefinitions to the controller that serves them.
-func (s *Server) followOwnDefinitions(
+// followDefinitions passes CustomResourceDefinitions to the controller of custom resources.
+func (s *extension) followDefinitions(
 	ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func(),
 ) error {
-	return s.registry.Client().FollowWithProgress(ctx, name, &s.definitionsSeen, handle, synced)
-}
-
-// awaitFollowed returns when the mode's follow has delivered every change that was stored before the call.
-func (s *Server) awaitFollowed(ctx context.Context) error {
-	return s.registry.Client().AwaitFollowed(ctx, crd.Resource, &s.definitionsSeen)
-}
-
-// definitionsKnown returns a channel that is closed when all definitions that existed at the start are in the catalog.
-// It is closed from the start when --runtime-config disables CustomResourceDefinitions.
-func (s *Server) definitionsKnown() closedCheck {
-	if _, served := s.catalogs.holder.Current().Find(crd.Resource); served {
-		return s.custom.Synced()
-	}
-	known := make(chan struct{})
-	close(known)
-	return known
+	return s.objects.Follow(ctx, resource.Key{GroupResource: name}, follow.Options{
+		Objects: handle, Synced: synced, Progress: s.custom.seen,
+	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,29 +19,36 @@ import (
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/controllers/bootstrap"
 	"quorate.dev/apiserver/serving"
+	"quorate.dev/apiserver/startup"
 )
 
-// tokenLife is how long the result of authenticating a token is cached.
+// tokenLife is the time for which the result of authenticating a token is cached.
 const tokenLife = 10 * time.Second
 
-// auth is authentication and authorization.
+// auth has the components of authentication and authorization.
 type auth struct {
 	authenticator *authentication.Authenticator
 	authorizer    *authorization.Authorizer
 	policy        *rbac.Policy
-	frontProxy    *authentication.FrontProxy        // nil without --requestheader-client-ca-file
-	proxy         func() *authentication.FrontProxy // the current one; nil: there is never one
-	tokens        *serviceaccount.Tokens
-	reload        []serving.Reloadable
-	clients       *authentication.Authority   // nil without --client-ca-file
-	authorities   []*authentication.Authority // of client certificates, then of front proxies
-	changed       bootstrap.Signal            // sent when a file was reloaded
-	nodes         *node.Authorizer            // nil without mode Node
-	issuers       *jwt.Issuers
+	// frontProxy is nil without --requestheader-client-ca-file.
+	frontProxy *authentication.FrontProxy
+	// proxy returns the current front proxy; nil if there never is one.
+	proxy  func() *authentication.FrontProxy
+	tokens *serviceaccount.Tokens
+	reload []serving.Reloadable
+	// clients are the authorities of client certificates; nil without --client-ca-file.
+	clients *authentication.Authority
+	// authorities are the authorities of client certificates and of front proxies.
+	authorities []*authentication.Authority
+	// changed is sent when a file has been reloaded.
+	changed bootstrap.Signal
+	// nodes is nil without the authorization mode Node.
+	nodes   *node.Authorizer
+	issuers *jwt.Issuers
 }
 
-// authConfiguration is read from --authentication-config and --authorization-config, or from the flags that these
-// replace, before anything is started.
+// authConfiguration is read before any component is started: from --authentication-config and --authorization-config,
+// or from the flags that these replace.
 type authConfiguration struct {
 	authentication *jwt.Configuration
 	authorization  *authorization.Configuration
@@ -56,7 +62,7 @@ func loadAuthConfiguration(c *config.Config) (loaded authConfiguration, err erro
 	return loaded, err
 }
 
-// reloaded is the last Reloadable: it acts when the others were reloaded.
+// reloaded is the last Reloadable. Its Reload is called after all others.
 type reloaded struct{ *auth }
 
 // Files implements serving.Reloadable.
@@ -69,10 +75,10 @@ func (r reloaded) Reload() error {
 	return nil
 }
 
-// run reloads the configuration of authentication and authorization until ctx ends.
+// run runs the reloads of authentication and authorization until ctx ends.
 func (a *auth) run(ctx context.Context) {
 	defer a.tokens.Close()
-	_ = together(ctx, func(ctx context.Context) error {
+	_ = startup.Together(ctx, func(ctx context.Context) error {
 		a.issuers.Run(ctx)
 		return nil
 	}, func(ctx context.Context) error {
@@ -81,12 +87,12 @@ func (a *auth) run(ctx context.Context) {
 	})
 }
 
-// composeAuth reads the files of --client-ca-file, --requestheader-client-ca-file, --token-auth-file and the
-// service-account keys.
-func (s *Server) composeAuth(ctx context.Context) (_ *auth, err error) {
+// composeAuth composes authentication and authorization. It reads the files of --client-ca-file,
+// --requestheader-client-ca-file and --token-auth-file, and the service-account keys.
+func (s *cluster) composeAuth(ctx context.Context) (_ *auth, err error) {
 	c := s.config
 	a := &auth{policy: rbac.New(), changed: bootstrap.NewSignal()}
-	anonymous := s.authConfiguration.authentication.Anonymous
+	anonymous := s.configuration.authentication.Anonymous
 	options := authentication.Options{
 		TokenLife: tokenLife, Audiences: c.Authentication.Audiences(), Clock: s.clock, Registerer: s.metrics,
 		Anonymous: anonymous.Enabled, WebhookLife: c.Authentication.TokenWebhook.CacheTTL,
@@ -125,10 +131,10 @@ func (s *Server) composeAuth(ctx context.Context) (_ *auth, err error) {
 	return a, nil
 }
 
-// composeAuthorizer sets the authorizer.
-func (s *Server) composeAuthorizer(a *auth) (err error) {
+// composeAuthorizer composes the authorizer.
+func (s *cluster) composeAuthorizer(a *auth) (err error) {
 	options := authorization.Options{
-		Configuration: s.authConfiguration.authorization, RBAC: a.policy, ServerID: s.serverID(), Dial: s.egress.ControlPlane,
+		Configuration: s.configuration.authorization, RBAC: a.policy, ServerID: serverID(), Dial: s.egress.ControlPlane,
 		Clock: s.clock, Logger: s.logger.WithName("authorization"), Registerer: s.metrics,
 	}
 	if options.Configuration.Has("Node") {
@@ -146,15 +152,6 @@ func (s *Server) composeAuthorizer(a *auth) (err error) {
 	return nil
 }
 
-// serverID returns the name of this replica in metrics.
-func (s *Server) serverID() string {
-	hostname, err := os.Hostname()
-	if err != nil {
-		return ""
-	}
-	return bootstrap.IdentityOf(hostname)
-}
-
 func (a *auth) authority(file string) (*authentication.Authority, error) {
 	authority, err := authentication.NewAuthority(file)
 	if err != nil {
@@ -165,7 +162,7 @@ func (a *auth) authority(file string) (*authentication.Authority, error) {
 	return authority, nil
 }
 
-// published returns what the ConfigMap extension-apiserver-authentication says, for extension servers.
+// published returns the content of the ConfigMap extension-apiserver-authentication, for extension servers.
 func (a *auth) published(c config.Authentication) bootstrap.Authentication {
 	var published bootstrap.Authentication
 	if a.clients != nil {
@@ -200,8 +197,8 @@ func (a *auth) composeFrontProxy(c config.Authentication) error {
 	return nil
 }
 
-// checkOverlap rejects a front proxy with which every client could send the name of another user, with kube-apiserver's
-// text.
+// checkOverlap returns kube-apiserver's error for a configuration with which every client could send the name of
+// another user as a front proxy.
 func (a *auth) checkOverlap() error {
 	if a.clients == nil || a.frontProxy == nil || len(a.frontProxy.AllowedNames) > 0 {
 		return nil
@@ -210,12 +207,12 @@ func (a *auth) checkOverlap() error {
 		return nil
 	}
 	return errors.New("--requestheader-client-ca-file and --client-ca-file contain overlapping certificates; " +
-		"--requestheader-allowed-names must be specified to ensure regular client certificates cannot set authenticating proxy " +
-		"headers for arbitrary users")
+		"--requestheader-allowed-names must be specified to ensure regular client certificates cannot set authenticating " +
+		"proxy headers for arbitrary users")
 }
 
 // composeTokens returns the authenticators of bearer tokens in the order in which they are tried.
-func (s *Server) composeTokens(ctx context.Context, a *auth) ([]authenticator.Token, error) {
+func (s *cluster) composeTokens(ctx context.Context, a *auth) ([]authenticator.Token, error) {
 	c := s.config.Authentication
 	var all []authenticator.Token
 	if c.TokenFile != "" {
@@ -224,7 +221,7 @@ func (s *Server) composeTokens(ctx context.Context, a *auth) ([]authenticator.To
 			return nil, err
 		}
 		a.reload = append(a.reload, file)
-		// As in kube-apiserver, a token of the file is valid for every audience.
+		// As in kube-apiserver, a token in the file is valid for every audience.
 		all = append(all, authenticator.WrapAudienceAgnosticToken(c.Audiences(), file))
 	}
 	var err error
@@ -232,7 +229,7 @@ func (s *Server) composeTokens(ctx context.Context, a *auth) ([]authenticator.To
 		return nil, fmt.Errorf("prepare service-account tokens: %w", err)
 	}
 	a.reload = append(a.reload, a.tokens)
-	serviceAccounts, err := a.tokens.Authenticators(s.registry.Client())
+	serviceAccounts, err := a.tokens.Authenticators(s.objects)
 	if err != nil {
 		return nil, fmt.Errorf("prepare service-account tokens: %w", err)
 	}
@@ -241,10 +238,10 @@ func (s *Server) composeTokens(ctx context.Context, a *auth) ([]authenticator.To
 		secrets := s.informers.Core().V1().Secrets().Lister().Secrets(metav1.NamespaceSystem)
 		all = append(all, authenticator.WrapAudienceAgnosticToken(c.Audiences(), serviceaccount.Bootstrap(secrets)))
 	}
-	// After service accounts: an unknown key makes the authenticator fetch the issuer's keys.
+	// The issuers follow service accounts, because an unknown key makes them fetch keys.
 	a.issuers, err = jwt.New(jwt.Options{
-		Configuration: s.authConfiguration.authentication, Audiences: c.Audiences(),
-		ServiceAccountIssuers: c.ServiceAccountIssuers, ServerID: s.serverID(),
+		Configuration: s.configuration.authentication, Audiences: c.Audiences(),
+		ServiceAccountIssuers: c.ServiceAccountIssuers, ServerID: serverID(),
 		EgressLookup: s.egress.Lookup,
 		Changed:      func() { a.authenticator.Flush() }, Clock: s.clock, Logger: s.logger.WithName("authentication"),
 	})

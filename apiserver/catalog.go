@@ -10,17 +10,28 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// catalogs builds the catalog of the built-in and the custom resources.
+// catalogs builds the catalogs with the built-in and the custom resources.
 type catalogs struct {
-	mu       sync.Mutex // serializes publishCustom
+	// mu serializes publishCustom.
+	mu       sync.Mutex
 	builtin  []*resource.Definition
 	holder   *resource.CatalogHolder
 	registry *registry.Registry
-	serves   func(group string) bool // of custom resources
+	// serves reports whether the custom resources of a group are served.
+	serves func(group string) bool
 }
 
-// publishCustom publishes a catalog with the custom resources, and drops the caches of definitions that were changed or
-// deleted. Their watches end, so that clients start again with the new definition.
+// newCatalogs publishes a catalog with the built-in resources.
+func newCatalogs(
+	builtin []*resource.Definition, holder *resource.CatalogHolder, r *registry.Registry, serves func(group string) bool,
+) *catalogs {
+	c := &catalogs{builtin: builtin, holder: holder, registry: r, serves: serves}
+	c.publishCustom(nil)
+	return c
+}
+
+// publishCustom publishes a catalog with the given custom resources, and drops the watch caches of definitions that
+// have changed or been deleted. Watches of dropped caches end, so that clients start again with the new definition.
 func (c *catalogs) publishCustom(custom []*resource.Definition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +53,7 @@ func (c *catalogs) publishCustom(custom []*resource.Definition) {
 	}
 }
 
-// served returns the definitions, without served versions in groups that are not served.
+// served returns the definitions. Definitions in groups that are not served have no served versions.
 func (c *catalogs) served(custom []*resource.Definition) []*resource.Definition {
 	custom = slices.Clone(custom)
 	for i, d := range custom {

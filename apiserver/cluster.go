@@ -2,67 +2,79 @@ package apiserver
 
 import (
 	"cmp"
-	"context"
 
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/controllers/autoregister"
+	"quorate.dev/apiserver/flowcontrol"
+	"quorate.dev/apiserver/peers"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
 )
 
-// cluster returns the parts of the API server of a cluster.
-func (s *Server) cluster() mode {
-	return mode{
-		name:           "kube-apiserver",
-		clients:        s.composeInformers,
-		webhookClients: s.webhookClients,
-		auth:           s.composeAuth,
-		definitions:    s.definitions,
-		serves:         func(string) bool { return true },
-		follow:         s.followDefinitions,
-		known:          func() []<-chan struct{} { return []<-chan struct{}{s.definitionsKnown(), s.apiServices.Known()} },
-		background:     s.composeBackground,
-		admission:      s.composeAdmission,
-		guard:          func(next router.ResourceHandler) router.ResourceHandler { return next },
-		routes:         s.publishKeys,
-		addresses:      s.discoveryAddresses,
-		hosts:          s.hosts,
-		startUp:        s.startUp,
-		synced:         s.checkSynced,
-		checks: map[string]serving.Check{hookAutoregistration: {
-			Name: "autoregister-completion", StartUp: true,
-			Run: func(ctx context.Context) error { return s.apiServices.Completed(ctx) },
-		}},
+// cluster is the API server of a cluster.
+type cluster struct {
+	*Server
+	// configuration is the authentication and authorization configuration that was read at the start.
+	configuration authConfiguration
+	services      *services
+	apiServices   *autoregister.Controller
+	aggregation   aggregation
+	// flows is nil if the limits of requests in flight apply.
+	flows *flowcontrol.Controller
+	// publisher is nil if the feature gate of peers is disabled.
+	publisher *peers.Publisher
+	// peers is nil if requests are not forwarded to other replicas.
+	peers *peers.Peers
+}
+
+func (s *cluster) serves(string) bool { return true }
+
+func (s *cluster) guard(next router.ResourceHandler) router.ResourceHandler { return next }
+
+func (s *cluster) known() []<-chan struct{} {
+	return []<-chan struct{}{s.custom.definitionsKnown(), s.apiServices.Known()}
+}
+
+func (s *cluster) checks() map[string]serving.Check {
+	return map[string]serving.Check{
+		hookAutoregistration: {Name: "autoregister-completion", StartUp: true, Run: s.apiServices.Completed},
 	}
 }
 
-// composeBackground composes the controllers of Services and APIServices, and the proxies to other replicas and to
-// extension API servers.
-func (s *Server) composeBackground() (err error) {
+// composeBackground composes the controllers of Services and APIServices, priority and fairness, and the proxies to
+// other replicas and to extension API servers.
+func (s *cluster) composeBackground() (d dispatch, err error) {
 	if s.services, err = s.composeServices(); err != nil {
-		return err
+		return d, err
 	}
 	if err = s.composePeers(); err != nil {
-		return err
+		return d, err
 	}
 	s.apiServices = s.composeAPIServices()
-	s.composeFairness()
-	return s.composeAggregation()
+	s.flows = s.composeFairness()
+	if s.aggregation, err = s.composeAggregation(); err != nil {
+		return d, err
+	}
+	return dispatch{
+		flows: s.flows, peers: s.peers, documents: s.aggregation.documents, forward: s.aggregation.forward,
+		delegate: s.aggregation.proxy.Route,
+	}, nil
 }
 
 // definitions returns all built-in resources.
-func (s *Server) definitions(holder *resource.CatalogHolder) ([]*resource.Definition, error) {
+func (s *cluster) definitions() ([]*resource.Definition, error) {
 	kubelets, err := s.composeKubelets()
 	if err != nil {
 		return nil, err
 	}
 	options := builtin.Options{
-		APIs: s.apis, Objects: s.registry.Client(), Catalog: holder, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
+		APIs: s.apis, Objects: s.objects, Catalog: s.catalog, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
 		StorageMediaType: s.storageMediaType(),
 		Audiences:        s.config.Authentication.Audiences(), Authorizer: s.auth.authorizer, Rules: s.auth.authorizer,
-		ServiceAccountToken: s.auth.tokens.Request(), Kubelets: kubelets, Etcd: s.etcdMembers(),
+		ServiceAccountToken: s.auth.tokens.Request, Kubelets: kubelets, Etcd: s.stores.EndpointChecks(),
 		ServiceFamily: s.serviceFamily(),
 	}
 	if tokens := s.auth.authenticator.Tokens(); tokens != nil {
@@ -71,7 +83,7 @@ func (s *Server) definitions(holder *resource.CatalogHolder) ([]*resource.Defini
 	return builtin.Definitions(options), nil
 }
 
-// storageMediaType returns the media type of stored built-in objects. As in kube-apiserver, an empty one is JSON.
-func (s *Server) storageMediaType() string {
+// storageMediaType returns the media type of stored built-in objects. As in kube-apiserver, an empty flag means JSON.
+func (s *cluster) storageMediaType() string {
 	return cmp.Or(s.config.Etcd.StorageMediaType, runtime.ContentTypeJSON)
 }

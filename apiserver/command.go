@@ -14,7 +14,7 @@ import (
 	"quorate.dev/terminal"
 )
 
-// Run is the command `quorate apiserver`. It serves until ctx ends, then shuts down gracefully.
+// Run runs the command `quorate apiserver`. It serves until ctx ends, and then shuts down gracefully.
 func Run(ctx context.Context, args []string) error {
 	c := config.Default()
 	flags := c.Flags()
@@ -52,11 +52,12 @@ func Run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	reportUpstreamPanics(server.panics)
 	return server.Run(ctx)
 }
 
-// checkArguments rejects positional arguments. Like kube-apiserver it ignores empty ones, which an unset variable in a
-// manifest leaves behind.
+// checkArguments returns an error for positional arguments. Like kube-apiserver it ignores empty arguments, which an
+// empty variable in a manifest causes.
 func checkArguments(arguments []string) error {
 	if slices.ContainsFunc(arguments, func(argument string) bool { return argument != "" }) {
 		return fmt.Errorf("%q does not take any arguments, got %q", "quorate apiserver", arguments)
@@ -65,8 +66,10 @@ func checkArguments(arguments []string) error {
 }
 
 func help(w io.Writer, flags *pflag.FlagSet) {
-	fmt.Fprintln(w, "quorate apiserver runs one replica of a Kubernetes API server. Its flags have the names and meanings of")
-	fmt.Fprintln(w, "kube-apiserver's; additional flags that begin with --etcd- configure an etcd member embedded in the process.")
+	fmt.Fprintln(w,
+		"quorate apiserver runs one replica of a Kubernetes API server. Its flags have the names and meanings of")
+	fmt.Fprintln(w,
+		"kube-apiserver's; additional flags that begin with --etcd- configure an etcd member embedded in the process.")
 	fmt.Fprintln(w)
 	fmt.Fprint(w, flags.FlagUsages())
 }

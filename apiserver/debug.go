@@ -15,10 +15,10 @@ import (
 	"quorate.dev/apiserver/serving"
 )
 
-// logDirectory is what --enable-logs-handler serves.
+// logDirectory is the directory that --enable-logs-handler serves.
 const logDirectory = "/var/log"
 
-// debugRoutes adds the paths that describe the process itself.
+// debugRoutes registers the paths that describe the process itself.
 func (s *Server) debugRoutes(r *router.Router, listed index, constrained metrics.Constraints) {
 	profiling := s.config.Serving.Profiling
 	exported := metrics.Handler(metrics.Constrain(s.metrics, constrained), s.started)
@@ -31,7 +31,7 @@ func (s *Server) debugRoutes(r *router.Router, listed index, constrained metrics
 		r.Handle("/statusz", serving.Statusz(Version(s.config), s.started, s.clock, listed.paths))
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(zpagesfeatures.ComponentFlagz) {
-		r.Handle("/flagz", serving.Flagz(s.flags()))
+		r.Handle("/flagz", serving.Flagz(flagValues(s.config)))
 	}
 	if s.config.Serving.LogsHandler {
 		r.Handle("/logs", serving.LogFiles("/logs", logDirectory))
@@ -40,7 +40,7 @@ func (s *Server) debugRoutes(r *router.Router, listed index, constrained metrics
 	if !profiling {
 		return
 	}
-	s.fairnessRoutes(r)
+	fairnessRoutes(r, s.dispatch.flows)
 	r.Handle("/debug/pprof", serving.Profiling())
 	r.HandlePrefix("/debug/pprof/", serving.Profiling())
 	r.Handle("/debug/flags", serving.DebugFlags())
@@ -48,7 +48,7 @@ func (s *Server) debugRoutes(r *router.Router, listed index, constrained metrics
 	r.Handle("/debug/flags/v", serving.VerbosityFlag(s.verbosity))
 }
 
-// constraints returns those of the flags and of the manifest file.
+// constraints returns the constraints of metrics in the flags and in the manifest file.
 func constraints(c *config.Metrics) (metrics.Constraints, error) {
 	labels := c.Labels()
 	if c.LabelsManifest != "" {
@@ -63,8 +63,8 @@ func constraints(c *config.Metrics) (metrics.Constraints, error) {
 	return metrics.Constraints{Disabled: c.Disabled, Labels: labels, ShowHidden: c.ShowHiddenFor != ""}, nil
 }
 
-// serveDebugSocket serves --debug-socket-path. As in kube-apiserver, a failure is logged and does not end the replica.
-func (s *Server) serveDebugSocket(ctx context.Context, _ func()) error {
+// serveDebugSocket serves --debug-socket-path. As in kube-apiserver, a failure is logged and does not stop the replica.
+func (s *cluster) serveDebugSocket(ctx context.Context, _ func()) error {
 	path := s.config.Serving.DebugSocketPath
 	if path == "" {
 		return nil
@@ -75,10 +75,11 @@ func (s *Server) serveDebugSocket(ctx context.Context, _ func()) error {
 	return nil
 }
 
-// flags returns the values of all flags by name, with the addresses that were determined at start-up.
-func (s *Server) flags() map[string]string {
+// flagValues returns the values of all flags by name. It replaces empty addresses with the address determined at the
+// start.
+func flagValues(c *config.Config) map[string]string {
 	flags := map[string]string{}
-	s.config.Flags().VisitAll(func(f *pflag.Flag) {
+	c.Flags().VisitAll(func(f *pflag.Flag) {
 		flags[f.Name] = f.Value.String()
 		if config.Classified(f) {
 			flags[f.Name] = "CLASSIFIED"
@@ -86,7 +87,7 @@ func (s *Server) flags() map[string]string {
 	})
 	for _, name := range []string{"advertise-address", "external-hostname"} {
 		if flags[name] == "" {
-			flags[name] = s.advertised().String()
+			flags[name] = advertised(c.Serving).String()
 		}
 	}
 	return flags

@@ -21,6 +21,7 @@ import (
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/admission/native"
 	"quorate.dev/apiserver/admission/plugins"
+	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/authentication"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/config"
@@ -28,69 +29,79 @@ import (
 	"quorate.dev/apiserver/host"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
+	"quorate.dev/apiserver/serving"
+	"quorate.dev/apiserver/startup"
 	"quorate.dev/apiserver/transfer"
 )
 
-// extension returns the parts of an extension API server, which serves some API groups to another cluster, its host.
-func (s *Server) extension() mode {
-	return mode{
-		name:           "quorate-extension",
-		clients:        s.composeHost,
-		webhookClients: s.hostWebhookClients,
-		auth:           s.composeDelegatedAuth,
-		definitions: func(*resource.CatalogHolder) ([]*resource.Definition, error) {
-			return builtin.CustomResourceDefinitions(s.clock), nil
-		},
-		serves:     s.isChosen,
-		follow:     s.followOwnDefinitions,
-		known:      func() []<-chan struct{} { return []<-chan struct{}{s.definitionsKnown()} },
-		background: func() error { return nil },
-		admission:  s.composeHostAdmission,
-		guard: func(next router.ResourceHandler) router.ResourceHandler {
-			return transfer.Guard{ResourceHandler: next, Registry: s.registry}
-		},
-		routes:    s.extensionRoutes,
-		addresses: func() discovery.Addresses { return discovery.Addresses{Default: s.address()} },
-		hosts:     s.ownHosts,
-		startUp:   s.startUpExtension,
-		synced:    s.checkHostSynced,
-	}
+// extension is an extension API server, which serves some API groups to another cluster, its host.
+type extension struct {
+	*Server
+	host *host.Cluster
+	// lookup is nil if no authentication configuration is looked up in the host.
+	lookup *host.Lookup
 }
 
-// isChosen reports whether an API group is one of --extension-groups.
-func (s *Server) isChosen(group string) bool {
+func (s *extension) definitions() ([]*resource.Definition, error) {
+	return builtin.CustomResourceDefinitions(s.clock), nil
+}
+
+func (s *extension) composeBackground() (dispatch, error) {
+	return dispatch{documents: remote.None{}}, nil
+}
+
+func (s *extension) known() []<-chan struct{} { return []<-chan struct{}{s.custom.definitionsKnown()} }
+
+func (s *extension) guard(next router.ResourceHandler) router.ResourceHandler {
+	return transfer.Guard{ResourceHandler: next, Registry: s.registry}
+}
+
+func (s *extension) addresses() discovery.Addresses {
+	return discovery.Addresses{Default: address(s.config.Serving)}
+}
+
+func (s *extension) checks() map[string]serving.Check { return nil }
+
+func (s *extension) hosts() []string { return ownHosts(s.config.Serving) }
+
+// serves reports whether an API group is one of --extension-groups.
+func (s *extension) serves(group string) bool {
 	return slices.Contains(s.config.Extension.Groups, group)
 }
 
-// extensionRoutes removes what the host has instead. Upstream's extension servers have no /api either.
-func (s *Server) extensionRoutes(r *router.Router) {
+// addRoutes removes the documents that the host serves instead. Upstream's extension servers do not serve /api,
+// either.
+func (s *extension) addRoutes(r *router.Router) {
 	r.Handle("/api", http.NotFoundHandler())
 	r.Handle("/openapi/v3", chosenDocuments{s.schemas, s.config.Extension.Groups})
 }
 
-// composeHost connects to the host. Upstream's code sees the host's objects, and this server's own in the chosen groups.
-func (s *Server) composeHost(*resource.CatalogHolder) (err error) {
+// composeClients connects to the host. Upstream's code reads the host's objects, and this server's own objects in the
+// served groups.
+func (s *extension) composeClients() (c clients, err error) {
 	if s.host, err = host.Connect(host.Options{Config: s.config.Extension, UserAgent: s.userAgent()}); err != nil {
-		return err
+		return c, err
 	}
-	objects, err := dynamic.NewForConfig(s.local(s.userAgent()))
+	objects, err := dynamic.NewForConfig(s.loopback.config(s.userAgent(), "custom-resources"))
 	if err != nil {
-		return fmt.Errorf("prepare the local dynamic client: %w", err)
+		return c, fmt.Errorf("prepare the local dynamic client: %w", err)
 	}
-	s.client = s.host.Client
-	s.dynamic = host.ByGroup(s.config.Extension.Groups, objects, s.host.Dynamic)
-	s.informers, s.parameters = s.host.Informers, s.host.Informers
-	s.resolver = webhook.NewDefaultServiceResolver() // by DNS, like upstream's extension servers
-	return nil
+	return clients{
+		client: s.host.Client, dynamic: host.ByGroup(s.config.Extension.Groups, objects, s.host.Dynamic),
+		informers: s.host.Informers, parameters: s.host.Informers,
+		// As in upstream's extension servers, the resolver uses DNS.
+		resolver: webhook.NewDefaultServiceResolver(),
+	}, nil
 }
 
-// composeDelegatedAuth composes authentication by the host's front proxy, client certificates and TokenReviews, and
-// authorization by SubjectAccessReviews. Files given by flags take the place of what the host publishes.
-func (s *Server) composeDelegatedAuth(ctx context.Context) (a *auth, err error) {
+// composeAuth composes authentication by the host's front proxy, client certificates and TokenReviews, and
+// authorization by SubjectAccessReviews. Files in flags replace the values that the host publishes.
+func (s *extension) composeAuth(ctx context.Context) (a *auth, err error) {
 	a = &auth{}
 	c, lookUp := s.config.Authentication, !s.config.Extension.SkipLookup
 	options := authentication.Options{Anonymous: c.Anonymous, Clock: s.clock, Registerer: s.metrics}
-	var clients, proxies *authentication.Authority // to be looked up
+	// clients and proxies are the authorities that are looked up in the host.
+	var clients, proxies *authentication.Authority
 	switch {
 	case c.ClientCAFile != "":
 		a.clients, err = a.authority(c.ClientCAFile)
@@ -125,8 +136,8 @@ func (s *Server) composeDelegatedAuth(ctx context.Context) (a *auth, err error) 
 	return a, err
 }
 
-// withStandardHeaders sets the names of headers that an extension server of upstream assumes. The header of UIDs has
-// none, because hosts before Kubernetes 1.33 pass it on from their clients.
+// withStandardHeaders sets the header names that upstream's extension servers assume. The header of UIDs has no
+// default, because hosts before Kubernetes 1.33 forward it from their clients.
 func withStandardHeaders(c config.Authentication) config.Authentication {
 	for _, names := range []struct {
 		of       *[]string
@@ -143,16 +154,17 @@ func withStandardHeaders(c config.Authentication) config.Authentication {
 	return c
 }
 
-// lookedUp returns an authority that the host publishes.
+// lookedUp returns an authority whose certificates the host publishes.
 func (a *auth) lookedUp() *authentication.Authority {
 	authority := authentication.NewEmptyAuthority()
 	a.authorities = append(a.authorities, authority)
 	return authority
 }
 
-// lookUp reads what the host publishes; nil authorities are given by files. A failure ends the start unless
-// --authentication-tolerate-lookup-failure is set; the hook host-authentication reads it again.
-func (s *Server) lookUp(ctx context.Context, clients, proxies *authentication.Authority) error {
+// lookUp reads the authentication configuration that the host publishes. An authority is nil if a file provides it. A
+// failure prevents the start unless --authentication-tolerate-lookup-failure is set; the hook host-authentication then
+// reads the configuration later.
+func (s *extension) lookUp(ctx context.Context, clients, proxies *authentication.Authority) error {
 	if clients == nil && proxies == nil {
 		return nil
 	}
@@ -168,9 +180,9 @@ func (s *Server) lookUp(ctx context.Context, clients, proxies *authentication.Au
 	return nil
 }
 
-// composeHostAdmission sets up the host's webhooks and policies for the chosen groups. Definitions of custom resources
-// are local administration, which they do not concern.
-func (s *Server) composeHostAdmission(chain *admission.Chain) error {
+// composeAdmission composes the host's webhooks and policies for the served groups. They do not apply to
+// CustomResourceDefinitions, which are local administration.
+func (s *extension) composeAdmission(chain *admission.Chain) error {
 	options := s.pluginOptions()
 	options.Selection.Of = plugins.OfExtensions
 	options.Mapper = meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{options.Mapper, s.host.Mapper}}
@@ -182,9 +194,7 @@ func (s *Server) composeHostAdmission(chain *admission.Chain) error {
 	for _, plugin := range made {
 		switch {
 		case plugin.Rules != nil:
-			adapted := admission.Upstream(plugin.Name, plugin.Upstream, s.catalogs.holder)
-			rules := chosenRules{plugin.Rules, s.isChosen}
-			chain.Plugins = append(chain.Plugins, adapted.Selecting(rules, s.catalogs.holder))
+			chain.Plugins = append(chain.Plugins, s.selectingPlugin(plugin, chosenRules{plugin.Rules, s.serves}))
 		case plugin.Upstream != nil:
 			chain.Plugins = append(chain.Plugins, s.upstreamPlugin(plugin))
 		default:
@@ -195,19 +205,19 @@ func (s *Server) composeHostAdmission(chain *admission.Chain) error {
 	return nil
 }
 
-// chosenRules narrows the rules of the host to the groups that it is served.
+// chosenRules restricts the rules of the host's webhooks and policies to the groups that this server serves.
 type chosenRules struct {
 	admission.Rules
-	isChosen func(group string) bool
+	serves func(group string) bool
 }
 
 // MaySelect implements admission.Rules.
 func (r chosenRules) MaySelect(operation string, resource schema.GroupResource, subresource string) bool {
-	return r.isChosen(resource.Group) && r.Rules.MaySelect(operation, resource, subresource)
+	return r.serves(resource.Group) && r.Rules.MaySelect(operation, resource, subresource)
 }
 
-// hostNamespace reads a namespace of the host. What the host refuses this server is not the client's error.
-func (s *Server) hostNamespace(ctx context.Context, name string) (metav1.Object, error) {
+// hostNamespace reads a namespace of the host. Only NotFound is an error of the client; any other error is internal.
+func (s *extension) hostNamespace(ctx context.Context, name string) (metav1.Object, error) {
 	namespace, err := s.host.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -218,37 +228,41 @@ func (s *Server) hostNamespace(ctx context.Context, name string) (metav1.Object,
 	return namespace, nil
 }
 
-// discoveryLife is how long the host's discovery is kept, as in kube-apiserver.
+// discoveryLife is the time for which the host's discovery is cached, as in kube-apiserver.
 const discoveryLife = 30 * time.Second
 
-// startUpExtension returns everything that runs beside the request path of an extension server.
-func (s *Server) startUpExtension() []hook {
-	list := append(append(s.storageHooks(), s.encryptionHooks()...),
-		hook{name: hookInformers, check: true, run: forever(s.informers.StartWithContext)},
-		hook{name: "start-apiextensions-controllers", after: []string{hookStorage}, check: true, run: s.runDefinitions},
-		hook{name: "crd-informer-synced", check: true, run: await(s.custom.Synced())},
-		hook{name: hookComplete, run: s.completeCatalog},
-		hook{name: "host-discovery", run: forever(s.resetDiscovery)},
+// startUp returns the hooks of an extension server.
+func (s *extension) startUp() startup.Sequence {
+	list := append(append(s.stores.Hooks(), s.housekeeping()...),
+		startup.Hook{Name: hookInformers, Check: true, Run: s.runInformers},
+		startup.Hook{
+			Name: "start-apiextensions-controllers", After: []string{hookStorage}, Check: true, Run: s.runDefinitions,
+		},
+		startup.Hook{Name: "crd-informer-synced", Check: true, Run: startup.Await(s.custom.Synced())},
+		startup.Hook{Name: hookComplete, Run: s.completeCatalog},
+		startup.Hook{Name: "host-discovery", Run: startup.Forever(s.resetDiscovery)},
 	)
 	if s.lookup != nil {
-		list = append(list, hook{name: "host-authentication", run: func(ctx context.Context, _ func()) error {
+		list = append(list, startup.Hook{Name: "host-authentication", Run: func(ctx context.Context, _ func()) error {
 			return s.lookup.Run(ctx)
 		}})
 	}
 	return list
 }
 
-// runDefinitions serves custom resources. The hook is done when those that existed at the start are served.
-func (s *Server) runDefinitions(ctx context.Context, done func()) error {
-	return together(ctx, s.custom.Run, func(ctx context.Context) error {
-		_ = await(s.complete)(ctx, nil) // it has no error
+// runDefinitions runs the controller of custom resources. The hook is done when the custom resources that existed at
+// the start are served.
+func (s *extension) runDefinitions(ctx context.Context, done func()) error {
+	return startup.Together(ctx, s.custom.Run, func(ctx context.Context) error {
+		// await never returns an error.
+		_ = startup.Await(s.complete)(ctx, nil)
 		done()
 		return nil
 	})
 }
 
-// resetDiscovery makes the mapper read the host's discovery again when it is next used.
-func (s *Server) resetDiscovery(ctx context.Context) {
+// resetDiscovery makes the mapper read the host's discovery again on the next use after discoveryLife, until ctx ends.
+func (s *extension) resetDiscovery(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -259,15 +273,16 @@ func (s *Server) resetDiscovery(ctx context.Context) {
 	}
 }
 
-// checkHostSynced fails until the host's authentication configuration is known and its namespaces, webhooks and
-// policies have been read once. It does not fail when the host becomes unavailable later: decisions that are cached
+// synced returns an error until the host's authentication configuration is known and its namespaces, webhooks
+// and policies have been read once. It does not fail if the host becomes unavailable later, because cached decisions
 // remain valid.
-func (s *Server) checkHostSynced(context.Context) error {
+func (s *extension) synced(context.Context) error {
 	if !s.config.Extension.TolerateLookupFailure && s.auth.proxy != nil && s.auth.proxy() == nil {
 		return errors.New("the host has not published its authentication configuration")
 	}
 	now := make(chan struct{})
-	close(now) // does not wait
+	// WaitForCacheSync does not wait if the channel is closed.
+	close(now)
 	var unsynced []reflect.Type
 	for kind, synced := range s.informers.WaitForCacheSync(now) {
 		if !synced {

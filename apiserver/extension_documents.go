@@ -9,8 +9,9 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// chosenDocuments serves the list of OpenAPI documents, reduced to some API groups. The host merges the lists of all
-// servers by path: a document that both have, such as that of apiextensions.k8s.io, would replace the host's.
+// chosenDocuments serves the list of OpenAPI documents, restricted to the served API groups. The host merges the lists
+// of all servers by path: a document that both servers have, such as the document of apiextensions.k8s.io, would
+// replace the host's.
 type chosenDocuments struct {
 	all    http.Handler
 	groups []string
@@ -34,7 +35,7 @@ func (d chosenDocuments) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for path := range list.Paths {
-		if !d.isChosen(path) {
+		if !d.isServed(path) {
 			delete(list.Paths, path)
 		}
 	}
@@ -44,11 +45,12 @@ func (d chosenDocuments) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", whole.header.Get("Content-Type"))
-	_, _ = w.Write(body) // the client is gone
+	// An error means that the client has disconnected.
+	_, _ = w.Write(body)
 }
 
-// isChosen reports whether a document, such as apis/GROUP/VERSION, describes one of the groups.
-func (d chosenDocuments) isChosen(path string) bool {
+// isServed reports whether the OpenAPI document at a path, such as apis/GROUP/VERSION, describes a served API group.
+func (d chosenDocuments) isServed(path string) bool {
 	for _, group := range d.groups {
 		if path == "apis/"+group || strings.HasPrefix(path, "apis/"+group+"/") {
 			return true
@@ -57,7 +59,7 @@ func (d chosenDocuments) isChosen(path string) bool {
 	return false
 }
 
-// bufferedResponse keeps a small response in memory.
+// bufferedResponse is a response writer that keeps a small response in memory.
 type bufferedResponse struct {
 	header http.Header
 	body   bytes.Buffer

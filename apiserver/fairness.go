@@ -12,24 +12,26 @@ import (
 	"quorate.dev/apiserver/flowcontrol"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
+	"quorate.dev/apiserver/startup"
 )
 
-// composeFairness sets up priority and fairness. Both limits of requests in flight together are the seats of all levels.
-func (s *Server) composeFairness() {
+// composeFairness returns the controller of priority and fairness, or nil if the limits of requests in flight apply.
+// The sum of both limits of requests in flight is the number of seats.
+func (s *cluster) composeFairness() *flowcontrol.Controller {
 	limits := s.config.Limits
 	if !limits.PriorityAndFairness {
-		return
+		return nil
 	}
 	objects := s.informers.Flowcontrol().V1()
-	sizes := collectionSizes{catalog: s.catalogs.holder, size: s.registry.Size}
-	s.flows = flowcontrol.New(flowcontrol.Options{
+	sizes := collectionSizes{catalog: s.catalog, size: s.registry.Size}
+	return flowcontrol.New(flowcontrol.Options{
 		Client: s.client.FlowcontrolV1(), Schemas: objects.FlowSchemas(), Levels: objects.PriorityLevelConfigurations(),
 		Seats: limits.MaxRequestsInFlight + limits.MaxMutatingRequestsInFlight, Stats: sizes.stats,
 		Clock: clock.RealClock{}, Logger: s.logger.WithName("flowcontrol"), Registerer: s.metrics,
 	})
 }
 
-// collectionSizes reports the sizes of collections to upstream's estimator.
+// collectionSizes provides the sizes of collections to upstream's work estimator.
 type collectionSizes struct {
 	catalog *resource.CatalogHolder
 	size    func(resource.Match) (objects, mean int64)
@@ -45,21 +47,22 @@ func (c collectionSizes) stats(name string) (storage.Stats, error) {
 }
 
 // fairnessHooks returns the hooks of priority and fairness, or of the limits of requests in flight, in kube-apiserver's
-// order. Nothing has to be started for the filters and for the sizes of collections, which the watch cache knows.
-func (s *Server) fairnessHooks() []hook {
+// order. The filters need no background work, and neither do the sizes of collections, which the watch cache provides.
+func (s *cluster) fairnessHooks() startup.Sequence {
 	if s.flows == nil {
-		return []hook{{name: "max-in-flight-filter", run: await(s.composed)}}
+		return startup.Sequence{{Name: "max-in-flight-filter", Run: startup.Await(s.loopback.ready)}}
 	}
 	storage := []string{hookStorage}
-	return []hook{
-		{name: "priority-and-fairness-config-consumer", after: storage, run: s.followFlows},
-		{name: "priority-and-fairness-filter", run: await(s.composed)},
-		{name: "storage-object-count-tracker-hook", after: storage, run: begin(func(context.Context) {})},
+	return startup.Sequence{
+		{Name: "priority-and-fairness-config-consumer", After: storage, Run: s.followFlows},
+		{Name: "priority-and-fairness-filter", Run: startup.Await(s.loopback.ready)},
+		{Name: "storage-object-count-tracker-hook", After: storage, Run: startup.Begin(func(context.Context) {})},
 	}
 }
 
-// followFlows follows flow schemas and priority levels until ctx ends. Until they are known, the mandatory ones apply.
-func (s *Server) followFlows(ctx context.Context, done func()) error {
+// followFlows follows FlowSchemas and PriorityLevelConfigurations until ctx ends. Until they are known, the mandatory
+// objects apply. The hook is done when they are known.
+func (s *cluster) followFlows(ctx context.Context, done func()) error {
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), s.flows.Synced) {
 			done()
@@ -68,12 +71,12 @@ func (s *Server) followFlows(ctx context.Context, done func()) error {
 	return s.flows.Run(ctx)
 }
 
-// fairnessRoutes adds the paths that show queues and requests.
-func (s *Server) fairnessRoutes(r *router.Router) {
-	if s.flows == nil {
+// fairnessRoutes registers the paths that show queues and requests.
+func fairnessRoutes(r *router.Router, flows *flowcontrol.Controller) {
+	if flows == nil {
 		return
 	}
-	dumps := s.flows.Debug()
+	dumps := flows.Debug()
 	for _, name := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
 		r.Handle("/debug/api_priority_and_fairness/"+name, dumps)
 	}

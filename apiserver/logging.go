@@ -18,7 +18,8 @@ import (
 	"quorate.dev/apiserver/serving"
 )
 
-// newLogger returns a logger that writes one structured line per event. Its verbosity can be changed later.
+// newLogger returns a logger that writes one structured line for each message, and its verbosity, which can be changed
+// later.
 func newLogger(destination io.Writer, c config.Logging) (logr.Logger, *verbosity) {
 	w := &logWriter{Writer: destination, clock: clock.RealClock{}}
 	level := &verbosity{logWriter: w}
@@ -35,21 +36,22 @@ func newLogger(destination io.Writer, c config.Logging) (logr.Logger, *verbosity
 	return logr.FromSlogHandler(slog.NewTextHandler(w, options)), level
 }
 
-// Log is what a server needs to know of its log besides the logger.
+// Log is the interface to a server's log in addition to its logger.
 type Log interface {
 	serving.Verbosity
 	// Blocked returns an error while a line cannot be written.
 	Blocked(context.Context) error
 }
 
-// blockedAfter is how long a write may take before the log counts as blocked, as in kube-apiserver.
+// blockedAfter is the duration of a write after which the log counts as blocked, as in kube-apiserver.
 const blockedAfter = 2 * time.Minute
 
 // logWriter records when the current write began. The logger calls Write for one line at a time.
 type logWriter struct {
 	io.Writer
 	clock clock.PassiveClock
-	began atomic.Int64 // Unix time in nanoseconds; 0: no write
+	// began is the Unix time in nanoseconds at which the current write began; 0 between writes.
+	began atomic.Int64
 }
 
 // Write implements io.Writer.

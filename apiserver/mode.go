@@ -2,48 +2,69 @@ package apiserver
 
 import (
 	"context"
+	"net/http"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/util/webhook"
 
 	"quorate.dev/apiserver/admission"
-	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/discovery"
+	"quorate.dev/apiserver/flowcontrol"
+	"quorate.dev/apiserver/peers"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
+	"quorate.dev/apiserver/startup"
 )
 
-// mode has the parts in which the server of a cluster and an extension server differ: cluster.go and extension.go have
-// one value each. server.go composes everything else, the same for both.
-type mode struct {
-	// name is the first part of the user agent.
-	name string
-	// clients sets the clients, the informers and the resolver of Services that upstream's code uses.
-	clients func(*resource.CatalogHolder) error
-	// webhookClients configures the clients of webhooks, whose responses have at most maxResponse bytes.
-	webhookClients func(maxResponse int64) webhook.AuthenticationInfoResolverWrapper
-	auth           func(context.Context) (*auth, error)
+// mode has the parts in which the API server of a cluster and an extension server differ; cluster and extension
+// implement it. Server.compose calls its methods in the order in which they are listed, between the parts that both
+// have in common.
+type mode interface {
+	composeClients() (clients, error)
+	composeAuth(context.Context) (*auth, error)
 	// definitions returns the built-in resources.
-	definitions func(*resource.CatalogHolder) ([]*resource.Definition, error)
+	definitions() ([]*resource.Definition, error)
 	// serves reports whether the custom resources of a group are served.
-	serves func(group string) bool
-	// follow follows CustomResourceDefinitions.
-	follow crd.Follow
-	// known returns the channels that are closed when all objects that existed at the start and define resources are known.
-	known func() []<-chan struct{}
-	// background composes what runs beside requests; admission may depend on it.
-	background func() error
-	admission  func(*admission.Chain) error
+	serves(group string) bool
+	// composeBackground composes the controllers and proxies, on which admission may depend.
+	composeBackground() (dispatch, error)
+	composeAdmission(*admission.Chain) error
+	// webhookClients configures the clients of webhooks. A response may have at most maxResponse bytes.
+	webhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper
+	// followDefinitions is a crd.Follow.
+	followDefinitions(
+		ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error
 	// guard wraps the handler of resources.
-	guard func(router.ResourceHandler) router.ResourceHandler
-	// routes registers further paths, or replaces some.
-	routes    func(r *router.Router)
-	addresses func() discovery.Addresses
-	// hosts returns the names and addresses for the self-signed certificate.
-	hosts   func() []string
-	startUp func() []hook
-	// synced fails until authorization and admission have seen all objects that existed at the start.
-	synced func(context.Context) error
-	// checks are further health checks, by the hook that each follows.
-	checks map[string]serving.Check
+	guard(router.ResourceHandler) router.ResourceHandler
+	// addRoutes registers further paths, or replaces registered ones.
+	addRoutes(*router.Router)
+	addresses() discovery.Addresses
+	startUp() startup.Sequence
+	// known returns channels that are closed when all objects that define resources and existed at the start are known.
+	known() []<-chan struct{}
+	// synced returns an error until authorization and admission have observed all objects that existed at the start.
+	synced(context.Context) error
+	// checks returns further health checks by the name of the hook whose check they follow.
+	checks() map[string]serving.Check
+	// hosts returns the host names and addresses of the self-signed certificate.
+	hosts() []string
+}
+
+// dispatch has the parts of the request path that decide when requests are served, and pass requests on to other
+// servers. In an extension server it has documents only.
+type dispatch struct {
+	// flows is nil if the limits of requests in flight apply.
+	flows *flowcontrol.Controller
+	// peers is nil if requests are not forwarded to other replicas.
+	peers *peers.Peers
+	// documents has the discovery and OpenAPI documents of extension API servers.
+	documents remote.Source
+	// forward sends a request for a document of a group version to the extension API server of that version.
+	forward func(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion)
+	// delegate returns the handler of a path that an extension API server serves, or nil; it is nil in an extension
+	// server.
+	delegate func(ctx context.Context, path string) http.Handler
 }

@@ -19,16 +19,19 @@ import (
 	"quorate.dev/apiserver/controllers/bootstrap"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/peers"
+	"quorate.dev/apiserver/registry/follow"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/startup"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
 )
 
-// peersEnabled reports whether replicas publish their addresses for each other.
+// peersEnabled reports whether replicas publish their addresses for other replicas.
 func peersEnabled() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy)
 }
 
-// checkPeers returns an error for flags without the feature gate, with kube-apiserver's text.
+// checkPeers returns kube-apiserver's error for flags that require the feature gate, if it is disabled.
 func checkPeers(c config.Peers) error {
 	if peersEnabled() {
 		return nil
@@ -45,21 +48,21 @@ func checkPeers(c config.Peers) error {
 	return errors.Join(errs...)
 }
 
-// peerAddress returns where other replicas reach this one.
-func (s *Server) peerAddress() (ip, port string) {
+// peerAddress returns the address at which other replicas reach this one.
+func (s *cluster) peerAddress() (ip, port string) {
 	if c := s.config.Peers; c.AdvertiseIP != "" && c.AdvertisePort != "" {
 		return c.AdvertiseIP, c.AdvertisePort
 	}
-	return s.advertised().String(), strconv.Itoa(s.config.Serving.Port)
+	return advertised(s.config.Serving).String(), strconv.Itoa(s.config.Serving.Port)
 }
 
-// composePeers composes what publishes the address of this replica and, with --peer-ca-file, passes requests on to
-// others.
-func (s *Server) composePeers() error {
+// composePeers composes the publisher of this replica's address and, with --peer-ca-file, the forwarding of requests to
+// other replicas.
+func (s *cluster) composePeers() error {
 	if !peersEnabled() {
 		return nil
 	}
-	leases, err := peers.NewLeases(storage.New(s.backend.client, s.config.Etcd.Prefix))
+	leases, err := peers.NewLeases(storage.New(s.stores.Default.Client, s.config.Etcd.Prefix))
 	if err != nil {
 		return err
 	}
@@ -70,7 +73,7 @@ func (s *Server) composePeers() error {
 		return fmt.Errorf("--peer-advertise-port: %w", err)
 	}
 	s.publisher = &peers.Publisher{
-		Leases: leases, ID: s.serverID(), IP: ip, Port: int32(number), Clock: s.clock, Logger: logger,
+		Leases: leases, ID: serverID(), IP: ip, Port: int32(number), Clock: s.clock, Logger: logger,
 		Ready: func(ctx context.Context) bool { return s.health.Passes(ctx, "readyz") },
 	}
 	if s.config.Peers.CAFile == "" {
@@ -81,10 +84,10 @@ func (s *Server) composePeers() error {
 		return err
 	}
 	s.peers = peers.New(peers.Options{
-		ID: s.serverID(), Leases: leases, Transport: connections,
-		Identities: bootstrap.New(s.registry.Client(), s.clock, logger).Identities,
+		ID: serverID(), Leases: leases, Transport: connections,
+		Identities: bootstrap.New(s.objects, s.clock, logger).Identities,
 		Serves: func(of schema.GroupVersionResource) bool {
-			_, found := s.catalogs.holder.Current().Lookup(of.Group, of.Version, of.Resource)
+			_, found := s.catalog.Current().Lookup(of.Group, of.Version, of.Resource)
 			return found
 		},
 		Clock: s.clock, Logger: logger, Registerer: s.metrics,
@@ -92,11 +95,12 @@ func (s *Server) composePeers() error {
 	return nil
 }
 
-// peerServerName is in the serving certificates of all replicas.
+// peerServerName is a name in the serving certificates of all replicas.
 const peerServerName = "kubernetes.default.svc"
 
-// peerTransport connects to other replicas as their front proxy. Its files are reloaded when they change.
-func (s *Server) peerTransport() (http.RoundTripper, error) {
+// peerTransport returns a transport that connects to other replicas as their front proxy. It reloads its files when
+// they change.
+func (s *cluster) peerTransport() (http.RoundTripper, error) {
 	c := s.config.API
 	switch {
 	case c.ProxyClientCertFile == "":
@@ -105,7 +109,8 @@ func (s *Server) peerTransport() (http.RoundTripper, error) {
 		return nil, errors.New("error building peer proxy handler, proxy-key-file not specified")
 	}
 	settings := &transport.Config{TLS: transport.TLSConfig{
-		CertFile: c.ProxyClientCertFile, KeyFile: c.ProxyClientKeyFile, CAFile: s.config.Peers.CAFile, ServerName: peerServerName,
+		CertFile: c.ProxyClientCertFile, KeyFile: c.ProxyClientKeyFile, CAFile: s.config.Peers.CAFile,
+		ServerName: peerServerName,
 	}}
 	if dial := s.egress.ControlPlane; dial != nil {
 		settings.DialHolder = &transport.DialHolder{Dial: dial}
@@ -117,39 +122,43 @@ func (s *Server) peerTransport() (http.RoundTripper, error) {
 	return made, nil
 }
 
-// peerHooks returns the hooks of kube-apiserver that concern other replicas.
-func (s *Server) peerHooks() []hook {
+// peerHooks returns kube-apiserver's hooks for peers.
+func (s *cluster) peerHooks() startup.Sequence {
 	if s.publisher == nil {
 		return nil
 	}
-	list := []hook{{name: "peer-endpoint-reconciler-controller", after: []string{hookStorage}, leases: true, run: s.publisher.Run}}
+	list := startup.Sequence{{
+		Name: "peer-endpoint-reconciler-controller", After: []string{hookStorage}, Leases: true, Run: s.publisher.Run,
+	}}
 	if s.peers == nil {
 		return list
 	}
 	after := []string{hookStorage, hookComplete}
 	return append(list,
-		hook{name: "mixed-version-proxy-handler", after: after, run: s.followPeers},
-		hook{name: "local-discovery-cache-sync", run: await(s.complete)},
-		hook{name: "peer-discovery-workers", after: after, run: begin(func(context.Context) {})})
+		startup.Hook{Name: "mixed-version-proxy-handler", After: after, Run: s.followPeers},
+		startup.Hook{Name: "local-discovery-cache-sync", Run: startup.Await(s.complete)},
+		startup.Hook{Name: "peer-discovery-workers", After: after, Run: startup.Begin(func(context.Context) {})})
 }
 
-// followPeers keeps up to date which replicas there are and what they serve, until ctx ends.
-func (s *Server) followPeers(ctx context.Context, done func()) error {
-	return together(ctx, func(ctx context.Context) error {
+// followPeers keeps the other replicas and their resources up to date until ctx ends.
+func (s *cluster) followPeers(ctx context.Context, done func()) error {
+	return startup.Together(ctx, func(ctx context.Context) error {
 		return s.peers.Run(ctx, done)
 	}, func(ctx context.Context) error {
-		return s.registry.Client().FollowEntries(ctx, bootstrap.Leases, func(before, after *watchcache.Entry) {
+		return s.objects.Follow(ctx, resource.Key{
+			GroupResource: bootstrap.Leases,
+		}, follow.Options{Entries: func(before, after *watchcache.Entry) {
 			for _, entry := range []*watchcache.Entry{before, after} {
 				if entry != nil && bootstrap.IsIdentity(entry.Namespace(), entry.Labels()) {
 					s.peers.Changed()
 				}
 			}
-		}, nil)
+		}})
 	})
 }
 
-// excludeDefinition keeps requests for custom resources on this replica.
-func (s *Server) excludeDefinition(name string, object runtime.Object) {
+// excludeDefinition prevents requests for custom resources from being forwarded to other replicas.
+func (s *cluster) excludeDefinition(name string, object runtime.Object) {
 	if s.peers == nil {
 		return
 	}
@@ -162,8 +171,8 @@ func (s *Server) excludeDefinition(name string, object runtime.Object) {
 	s.peers.SetGroupVersions(crd.Resource.Resource+"/"+name, versions)
 }
 
-// excludeAPIService keeps requests for extension API servers on this replica.
-func (s *Server) excludeAPIService(name string, object runtime.Object) {
+// excludeAPIService prevents requests for extension API servers from being forwarded to other replicas.
+func (s *cluster) excludeAPIService(name string, object runtime.Object) {
 	if s.peers == nil {
 		return
 	}

@@ -11,11 +11,11 @@ import (
 	"quorate.dev/apiserver/router"
 )
 
-// publishTimeout bounds how long the response to a write of a definition waits.
+// publishTimeout bounds the time for which the response to a write of a CustomResourceDefinition is delayed.
 const publishTimeout = 3 * time.Second
 
 // publishFirst delays responses to writes of CustomResourceDefinitions until discovery, OpenAPI and the router of this
-// replica have the change. kube-apiserver publishes after the response.
+// replica have the change. kube-apiserver publishes the change after the response.
 type publishFirst struct {
 	router.ResourceHandler
 	await func(context.Context) error
@@ -31,7 +31,7 @@ func (p publishFirst) Serve(w http.ResponseWriter, r *http.Request, match resour
 
 func writes(verb string) bool { return verb != "get" && verb != "list" && verb != "watch" }
 
-// delayedResponse delays a successful response.
+// delayedResponse is a response writer that delays a successful response.
 type delayedResponse struct {
 	http.ResponseWriter
 	ctx   context.Context //nolint:containedctx // of the request
@@ -39,7 +39,8 @@ type delayedResponse struct {
 	begun bool
 }
 
-// WriteHeader implements http.ResponseWriter. The write has succeeded, so that an error does not change the response.
+// WriteHeader implements http.ResponseWriter. An error of await does not change the response, because the write has
+// succeeded.
 func (d *delayedResponse) WriteHeader(code int) {
 	if !d.begun && code < http.StatusMultipleChoices {
 		ctx, cancel := context.WithTimeout(d.ctx, publishTimeout)
@@ -58,13 +59,5 @@ func (d *delayedResponse) Write(body []byte) (int, error) {
 	return d.ResponseWriter.Write(body)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap implements the interface that http.ResponseController uses to find the wrapped writer.
 func (d *delayedResponse) Unwrap() http.ResponseWriter { return d.ResponseWriter }
-
-// awaitDefinitions returns when the catalog has every CustomResourceDefinition that was stored before the call.
-func (s *Server) awaitDefinitions(ctx context.Context) error {
-	if _, served := s.catalogs.holder.Current().Find(crd.Resource); !served {
-		return nil
-	}
-	return s.custom.Await(ctx)
-}

@@ -11,21 +11,23 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// followRBAC keeps the RBAC policy up to date with the stored roles and bindings. Until it is done the replica is not
-// ready; when --runtime-config disables one of the resources, it never is, like kube-apiserver's informers.
-func (s *Server) followRBAC(ctx context.Context, done func()) error {
+// followRBAC keeps the RBAC policy up to date with the stored roles and bindings. The replica is not ready until the
+// hook is done. If --runtime-config disables one of the resources, the hook is never done, like kube-apiserver's
+// informers.
+func (s *cluster) followRBAC(ctx context.Context, done func()) error {
 	handlers := rbacHandlers(s.auth.policy)
 	var feeds []feed
 	for plural, handle := range handlers {
 		name := schema.GroupResource{Group: rbacv1.GroupName, Resource: plural}
-		if match, ok := s.catalogs.holder.Current().Find(name); ok {
+		if match, ok := s.catalog.Current().Find(name); ok {
 			feeds = append(feeds, feed{name, external(match.Version.Codec, handle)})
 		}
 	}
-	return s.follow(ctx, feeds, len(handlers), done)
+	return followAll(ctx, s.objects, feeds, len(handlers), done)
 }
 
-// rbacHandlers returns, by resource, what updates policy with an object. A nil object is a deletion.
+// rbacHandlers returns, by resource, the functions that update policy. A nil object means that the object has been
+// deleted.
 func rbacHandlers(policy *rbac.Policy) map[string]func(key string, object runtime.Object) {
 	return map[string]func(key string, object runtime.Object){
 		"roles": func(key string, object runtime.Object) {
@@ -47,8 +49,8 @@ func rbacHandlers(policy *rbac.Policy) map[string]func(key string, object runtim
 	}
 }
 
-// external passes objects to handle in the served version. An object that cannot be converted counts as deleted, so
-// that it grants nothing.
+// external returns a function that calls handle with objects in the served version. An object that cannot be converted
+// counts as deleted, so that it grants no permissions.
 func external(codec resource.Codec, handle func(key string, object runtime.Object)) func(string, runtime.Object) {
 	return func(key string, internal runtime.Object) {
 		if internal == nil {

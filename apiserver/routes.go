@@ -5,25 +5,25 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/authentication/serviceaccount"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
+	"quorate.dev/apiserver/startup"
 )
 
-// routes returns the router with all paths.
-func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.Handlers) (*router.Router, error) {
+// routes returns the router with all paths registered.
+func (s *Server) routes(resources *handlers.Handlers) (*router.Router, error) {
 	documents, err := discovery.New(discovery.Options{
-		Catalogs: publisher, Remote: s.aggregation.source(), Addresses: s.mode.addresses(),
-		ServerID: s.serverID(), Peers: s.peers.Current, Registerer: s.metrics,
+		Catalogs: s.catalog, Remote: s.dispatch.documents, Addresses: s.mode.addresses(),
+		ServerID: serverID(), Peers: s.dispatch.peers.Current, Registerer: s.metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -34,8 +34,8 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 		return nil, err
 	}
 	r := router.New(router.Options{
-		Catalog: publisher, Resources: s.mode.guard(publishFirst{resources, s.awaitDefinitions}), Discovery: documents,
-		Complete: closedCheck(s.complete).reached, Await: s.awaitDefinitions,
+		Catalog: s.catalog, Resources: s.mode.guard(publishFirst{resources, s.custom.awaitDefinitions}), Discovery: documents,
+		Complete: startup.Signal(s.complete).Reached, Await: s.custom.awaitDefinitions,
 	})
 	r.Handle("/version", version)
 	r.Handle("/version/", version)
@@ -46,8 +46,8 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	r.Handle("/openapi/v2", s.schemas)
 	r.Handle("/openapi/v3", s.schemas)
 	r.HandlePrefix("/openapi/v3/", s.schemas)
-	s.mode.routes(r)
-	listed := index{router: r, catalog: publisher, remote: s.aggregation.source(), health: s.health}
+	s.mode.addRoutes(r)
+	listed := index{router: r, catalog: s.catalog, remote: s.dispatch.documents, health: s.health}
 	constrained, err := constraints(&s.config.Metrics)
 	if err != nil {
 		return nil, err
@@ -57,10 +57,10 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	return r, nil
 }
 
-// publishKeys serves the OpenID discovery documents of service-account tokens. As in kube-apiserver, an issuer that is
+// addRoutes serves the OpenID discovery documents of service-account tokens. As in kube-apiserver, an issuer that is
 // not a valid OpenID issuer is logged and does not prevent the start.
-func (s *Server) publishKeys(r *router.Router) {
-	published, err := s.auth.tokens.Metadata(s.address())
+func (s *cluster) addRoutes(r *router.Router) {
+	published, err := s.auth.tokens.Metadata(address(s.config.Serving))
 	const message = "Not serving the OpenID discovery documents of service-account tokens"
 	switch {
 	case err == nil:
@@ -73,20 +73,24 @@ func (s *Server) publishKeys(r *router.Router) {
 	}
 }
 
-// document is a response that clients may cache.
+// document is a document that clients may cache.
 type document struct {
 	contentType string
 	current     serviceaccount.Document
 }
 
-func (d document) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (d document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := request.Produce(r, d.contentType); err != nil {
+		request.WriteError(w, r, err)
+		return
+	}
 	body, seconds := d.current()
 	w.Header().Set("Content-Type", d.contentType)
 	w.Header().Set("Cache-Control", fmt.Sprintf("public, max-age=%d", seconds))
 	_, _ = w.Write(body)
 }
 
-// index serves the list of paths.
+// index serves the list of paths at /.
 type index struct {
 	router  *router.Router
 	catalog *resource.CatalogHolder
@@ -104,7 +108,7 @@ func (i index) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// paths returns the paths that kube-apiserver lists, without those for debugging.
+// paths returns the paths that kube-apiserver lists, except those for debugging.
 func (i index) paths() []string {
 	paths := slices.DeleteFunc(i.router.Documents(), func(path string) bool {
 		return path == "/" || path == "/api" || path == "/version/" || strings.HasPrefix(path, "/debug/")
@@ -127,34 +131,16 @@ func (i index) paths() []string {
 	return slices.Compact(paths)
 }
 
-// address returns the host and port at which clients reach this server.
-func (s *Server) address() string {
-	host := s.config.Serving.ExternalHostname
-	if host == "" {
-		host = s.advertised().String()
-	}
-	return net.JoinHostPort(host, strconv.Itoa(s.config.Serving.Port))
-}
-
-// discoveryAddresses returns the server addresses in discovery documents.
-func (s *Server) discoveryAddresses() discovery.Addresses {
+// addresses returns the server addresses in the document /api.
+func (s *cluster) addresses() discovery.Addresses {
 	kubernetes := s.services.kubernetes.ServiceIP
-	return discovery.Addresses{Default: s.address(), Service: net.JoinHostPort(kubernetes, "443"), ServiceRange: s.services.primary}
+	return discovery.Addresses{
+		Default: address(s.config.Serving), Service: net.JoinHostPort(kubernetes, "443"), ServiceRange: s.services.primary,
+	}
 }
 
-// hosts returns the names and addresses for the self-signed certificate of a cluster's server.
-func (s *Server) hosts() []string {
-	return append(s.ownHosts(), s.services.kubernetes.ServiceIP, "kubernetes.default.svc", "kubernetes.default", "kubernetes")
-}
-
-// ownHosts returns the names and addresses of this machine.
-func (s *Server) ownHosts() []string {
-	names := []string{s.advertised().String(), "localhost", "127.0.0.1"}
-	if name, err := os.Hostname(); err == nil {
-		names = append(names, name)
-	}
-	if ip := net.ParseIP(s.config.Serving.BindAddress); ip != nil && !ip.IsUnspecified() {
-		names = append(names, ip.String())
-	}
-	return names
+// hosts returns the host names and addresses of the self-signed certificate of a cluster's server.
+func (s *cluster) hosts() []string {
+	return append(ownHosts(s.config.Serving), s.services.kubernetes.ServiceIP, "kubernetes.default.svc",
+		"kubernetes.default", "kubernetes")
 }

@@ -1,8 +1,8 @@
-// Package apiserver composes one API server replica. What starts in which order is the list in startup.go; what stops
-// in which order is Server.Run; what is global to the process is configureProcess.
+// Package apiserver composes one API server replica. startup.go has the list of all components that are started, with
+// their order; Server.Run stops them in order; configureProcess has the settings that are global to the process.
 //
-// Few of its tests are here: a composed replica is a process, and test/differential, test/compatibility, test/failover and
-// others start it.
+// The package has few tests, because a composed replica is a process: test/differential, test/compatibility,
+// test/failover and others start it.
 package apiserver
 
 import (
@@ -14,14 +14,10 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/go-logr/logr"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/apiserver/pkg/util/webhook"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
@@ -29,261 +25,257 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/config"
-	"quorate.dev/apiserver/controllers/autoregister"
-	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/egress"
-	"quorate.dev/apiserver/encryption"
 	"quorate.dev/apiserver/filters"
-	"quorate.dev/apiserver/flowcontrol"
 	"quorate.dev/apiserver/handlers"
-	"quorate.dev/apiserver/host"
 	"quorate.dev/apiserver/lazy"
-	"quorate.dev/apiserver/memory"
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/openapi"
-	"quorate.dev/apiserver/peers"
 	"quorate.dev/apiserver/preflight"
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/client"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serving"
+	"quorate.dev/apiserver/startup"
+	"quorate.dev/apiserver/stores"
+	"quorate.dev/panics"
 )
 
-// Server is one replica.
+// Server is one API server replica.
 type Server struct {
+	environment
+	mode mode
+	// stores are the etcds in which the registry stores objects.
+	stores   *stores.Stores
+	registry *registry.Registry
+	// objects is the access of this server's own code to the registry.
+	objects  *client.Client
+	loopback *loopback
+	clients
+	auth *auth
+	// auditor is nil if nothing is audited.
+	auditor  *audit.Auditor
+	catalogs *catalogs
+	dispatch dispatch
+	schemas  *openapi.Handler
+	custom   customResources
+	listener
+	hooks *startup.Hooks
+}
+
+// environment has what the parts of a replica have in common.
+type environment struct {
 	config    *config.Config
 	logger    logr.Logger
 	verbosity Log
-	tracing   *traces // nil: off
-	clock     clock.WithTicker
-	started   time.Time
-	metrics   *metrics.Registry
-	apis      enablement.APIs // the built-in APIs that are served
-	mode      mode
-	host      *host.Cluster // of an extension server
-	lookup    *host.Lookup  // nil: nothing is looked up in the host
-
-	authConfiguration authConfiguration // of a cluster
-	egress            egress.Dialers
-
-	objectStore
-	requestPath
-	background
+	// tracing is nil if tracing is disabled.
+	tracing *traces
+	clock   clock.WithTicker
+	started time.Time
+	metrics *metrics.Registry
+	panics  *panics.Reporter
+	memory  memoryLimit
+	egress  egress.Dialers
+	// apis are the built-in APIs that are served.
+	apis enablement.APIs
+	// catalog has the served resources. catalogs replaces its content when custom resources change.
+	catalog *resource.CatalogHolder
+	// agent is the first part of the user agent.
+	agent string
+	// idle drops the schemas, validators and converters of CustomResourceDefinitions that have not been used for
+	// idleTimeout.
+	idle *lazy.Set
 }
 
-// objectStore is what reads and writes objects, from the bottom up.
-type objectStore struct {
-	encryption *encryption.Configuration // nil: no value is encrypted
-	location                             // of all resources without an override
-	others     []*location               // of --etcd-servers-overrides
-	overrides  map[schema.GroupResource]*location
-	registry   *registry.Registry
-}
-
-// requestPath is what requests pass through or are decided by.
-type requestPath struct {
+// listener has the parts that receive requests and end them.
+type listener struct {
 	serving  *serving.Server
 	drain    *request.Drain
 	health   *serving.Health
-	handler  http.Handler
-	composed chan struct{} // closed when handler is set
 	requests *filters.Metrics
-	auth     *auth
-	auditor  *audit.Auditor // nil: nothing is audited
-	catalogs *catalogs
-	schemas  *openapi.Handler
-	// complete is closed when the catalog has all resources, and all APIServices are known, that existed at the start.
-	// Until then unknown groups and paths are answered with 503, as kube-apiserver does until MuxAndDiscoveryComplete.
+	// complete is closed when the catalog has all resources that existed at the start, and all APIServices that existed
+	// at the start are known. Until then, requests for unknown groups and paths get 503, as in kube-apiserver until the
+	// signal MuxAndDiscoveryComplete.
 	complete chan struct{}
 	// stopped is closed when no more requests are served.
 	stopped chan struct{}
 }
 
-// background is what runs beside requests.
-type background struct {
-	hooks *hooks
-	// pressure observes the heap, whose limit is memoryLimit; nil: there is no limit.
-	pressure    *memory.Pressure
-	memoryLimit int64
-	// idle drops what custom resources need while they are used only.
-	idle *lazy.Set
-	// client and informers are how upstream's code in this process, such as admission plugins, reads and writes objects.
-	client     kubernetes.Interface
-	dynamic    dynamic.Interface
-	resolver   webhook.ServiceResolver
-	informers  informers.SharedInformerFactory
-	parameters informers.SharedInformerFactory // of policies: informers, and all other resources
-	services   *services
-	custom     *crd.Controller
-	// definitionsSeen is the progress of following CustomResourceDefinitions.
-	definitionsSeen registry.Progress
-	apiServices     *autoregister.Controller
-	aggregation     aggregation
-	flows           *flowcontrol.Controller // nil: the limits of requests in flight apply
-	publisher       *peers.Publisher        // nil: the feature gate of peers is off
-	peers           *peers.Peers            // nil: no requests are passed on
-}
-
-// New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
-// is the logger's.
+// New composes a replica, and starts its embedded etcd member if it has one. The caller must call Run. verbosity is the
+// log of logger.
 func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity Log) (*Server, error) {
-	s := &Server{
-		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
-		metrics: metrics.NewRegistry(Version(c)),
-		requestPath: requestPath{
-			drain: &request.Drain{}, composed: make(chan struct{}), complete: make(chan struct{}), stopped: make(chan struct{}),
-		},
-		background: background{idle: &lazy.Set{}},
-	}
-	s.composeMemory()
-	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger)
-	builtin.MeasureFeatures(s.metrics)
-	builtin.MeasureUpstream(s.metrics)
-	var err error
-	if s.apis, err = builtin.Enable(c.API.RuntimeConfig, preflight.Emulation(c)); err != nil {
+	s, err := load(ctx, c, logger, verbosity)
+	if err != nil {
 		return nil, err
 	}
-	if err = preflight.Leadership(utilfeature.DefaultFeatureGate, s.apis); err != nil {
+	if err := s.openStores(ctx, nil); err != nil {
 		return nil, err
 	}
-	if s.egress, err = egress.Load(c.API.EgressSelectorFile); err != nil {
-		return nil, err
+	if err = s.compose(ctx, &admission.Chain{}); err == nil {
+		err = s.composeServing()
 	}
-	if !c.Extension.Enabled() {
-		if s.authConfiguration, err = loadAuthConfiguration(c); err != nil {
-			return nil, err
-		}
-	}
-	if err = s.loadTracing(ctx); err != nil {
-		return nil, err
-	}
-	if s.encryption, err = s.loadEncryption(ctx); err != nil {
-		return nil, err
-	}
-	dial := s.dialEtcd()
-	if s.backend, err = openBackend(ctx, c, s.egress, logger, dial); err != nil {
-		s.closeEncryption()
-		return nil, err
-	}
-	s.measureMember()
-	if s.others, s.overrides, err = openOverrides(c, s.egress, dial); err != nil {
-		s.closeEncryption()
-		return nil, errors.Join(err, s.closeBackend())
-	}
-	if err := s.compose(ctx); err != nil {
-		return nil, errors.Join(err, s.closeBackend())
+	if err != nil {
+		return nil, errors.Join(err, s.stores.Close())
 	}
 	return s, nil
 }
 
-// compose creates everything between storage and the network, from the bottom up.
-func (s *Server) compose(ctx context.Context) (err error) {
-	holder := &resource.CatalogHolder{}
-	holder.Publish(resource.NewCatalog())
-	chain := &admission.Chain{}
-	s.composeStore(holder, chain)
-	s.mode = s.cluster()
+// openStores opens the etcds of the flags, or uses client instead of them.
+func (s *Server) openStores(ctx context.Context, client *clientv3.Client) (err error) {
+	s.stores, err = stores.Open(ctx, stores.Options{
+		Config: s.config, Client: client, Catalog: s.catalog, Egress: s.egress, Dial: s.tracing.dialOptions(),
+		Clock: s.clock, Logger: s.logger, Metrics: s.metrics,
+	})
+	return err
+}
+
+// load returns a replica with the components that do not need etcd.
+func load(ctx context.Context, c *config.Config, logger logr.Logger, verbosity Log) (*Server, error) {
+	e, err := loadEnvironment(ctx, c, logger, verbosity)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		environment: e, loopback: newLoopback(e.tracing.wrapper()),
+		listener: listener{
+			drain: &request.Drain{}, health: serving.NewHealth(c.Serving.LivezGracePeriod, e.clock, logger),
+			complete: make(chan struct{}), stopped: make(chan struct{}),
+		},
+	}
+	s.mode, err = s.chooseMode()
+	return s, err
+}
+
+// loadEnvironment loads the APIs and files that flags name.
+func loadEnvironment(
+	ctx context.Context, c *config.Config, logger logr.Logger, verbosity Log,
+) (e environment, err error) {
+	registry := metrics.NewRegistry(Version(c))
+	e = environment{
+		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(), metrics: registry,
+		panics: panics.NewReporter(registry, clock.RealClock{}, logger.WithName("panics")),
+		memory: newMemoryLimit(registry, logger), agent: "kube-apiserver", idle: &lazy.Set{},
+		catalog: &resource.CatalogHolder{},
+	}
+	if c.Extension.Enabled() {
+		e.agent = "quorate-extension"
+	}
+	e.catalog.Publish(resource.NewCatalog())
+	builtin.MeasureFeatures(registry)
+	builtin.MeasureUpstream(registry)
+	if e.apis, err = builtin.Enable(c.API.RuntimeConfig, preflight.Emulation(c)); err != nil {
+		return e, err
+	}
+	if err = preflight.Leadership(utilfeature.DefaultFeatureGate, e.apis); err != nil {
+		return e, err
+	}
+	if e.egress, err = egress.Load(c.API.EgressSelectorFile); err != nil {
+		return e, err
+	}
+	e.tracing, err = loadTracing(ctx, c.Tracing.ConfigFile, e.egress)
+	return e, err
+}
+
+// chooseMode returns the mode of the flags.
+func (s *Server) chooseMode() (mode, error) {
 	if s.config.Extension.Enabled() {
-		s.mode = s.extension()
+		return &extension{Server: s}, nil
 	}
-	if err = s.mode.clients(holder); err != nil {
+	configuration, err := loadAuthConfiguration(s.config)
+	return &cluster{Server: s, configuration: configuration}, err
+}
+
+// compose creates the components from storage to the request path, from the lowest layer to the highest, and adds the
+// plugins of admission to chain. The listeners follow.
+func (s *Server) compose(ctx context.Context, chain *admission.Chain) (err error) {
+	if s.auditor, err = audit.New(s.config.Audit, audit.Options{
+		Dial: s.egress.ControlPlane, UserAgent: s.userAgent(), MemoryLimit: s.memory.bytes,
+	}); err != nil {
 		return err
 	}
-	if s.auth, err = s.mode.auth(ctx); err != nil {
+	s.composeRegistry(chain)
+	if s.clients, err = s.mode.composeClients(); err != nil {
 		return err
 	}
-	if s.auditor, err = audit.New(s.config.Audit, audit.Options{Dial: s.egress.ControlPlane, UserAgent: s.userAgent()}); err != nil {
+	if s.auth, err = s.mode.composeAuth(ctx); err != nil {
 		return err
 	}
-	s.registry.AuditWith(s.auditor)
-	s.registry.AuthorizeWith(s.auth.authorizer)
-	if err := s.composeCatalogs(holder); err != nil {
+	builtIn, err := s.mode.definitions()
+	if err != nil {
 		return err
 	}
-	s.requests = filters.NewMetrics(s.metrics, holder)
-	if err := s.mode.background(); err != nil {
+	s.catalogs = newCatalogs(builtIn, s.catalog, s.registry, s.mode.serves)
+	s.requests = filters.NewMetrics(s.metrics, s.catalog)
+	if s.dispatch, err = s.mode.composeBackground(); err != nil {
 		return err
 	}
 	if err := s.composeResources(chain); err != nil {
 		return err
 	}
-	if s.handler, err = s.composeHandler(holder); err != nil {
+	handler, err := s.composeHandler()
+	if err != nil {
 		return err
 	}
-	close(s.composed)
-	s.hooks = newHooks(s.mode.startUp())
+	s.loopback.serve(handler)
+	if s.hooks, err = startup.New(s.mode.startUp(), s.panics); err != nil {
+		return err
+	}
 	s.addChecks()
-	return s.composeServing()
+	return nil
 }
 
 func (s *Server) composeServing() (err error) {
 	settings := s.config.Serving
 	settings.HTTP2MaxStreams = s.config.HTTP2Streams()
 	s.serving, err = serving.New(serving.Options{
-		Config: settings, Handler: s.handler, Drain: s.drain, Health: s.health, Reload: s.auth.reload,
+		Config: settings, Handler: s.loopback.handler, Drain: s.drain, Health: s.health, Reload: s.auth.reload,
 		ClientAuthorities: s.auth.authorities, Hosts: s.mode.hosts(),
 		Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
 	})
 	return err
 }
 
-func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.Chain) {
-	s.composeLocations(holder)
+func (s *Server) composeRegistry(chain *admission.Chain) {
+	standard := s.stores.Default.Storage
 	s.registry = registry.New(registry.Options{
-		Store: s.Store, Caches: s.Caches, Quota: s.Quota, Overrides: s.storageOverrides(), Uncached: s.uncached(), Catalog: holder, Admission: chain,
+		Store: standard.Store, Caches: standard.Caches, Quota: standard.Quota,
+		Overrides: s.stores.Overrides(), Uncached: s.stores.Uncached(), Catalog: s.catalog, Admission: chain,
 		NoGarbageCollector: !s.config.API.GarbageCollector, Clock: s.clock, Logger: s.logger.WithName("registry"),
 		Metrics:          registry.NewMetrics(s.metrics),
-		DeleteUnreadable: deletesUnreadable(),
+		OwnWrites:        newOwnWrites(s.metrics, s.clock),
+		DeleteUnreadable: stores.DeletesUnreadable(),
 		WaitForCaches:    !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
+	})
+	s.objects = client.New(client.Options{
+		Registry: s.registry, Auditor: s.auditor, Clock: s.clock, Logger: s.logger.WithName("registry"),
 	})
 }
 
-func (s *Server) composeCatalogs(holder *resource.CatalogHolder) error {
-	definitions, err := s.mode.definitions(holder)
-	if err != nil {
-		return err
-	}
-	s.catalogs = &catalogs{builtin: definitions, holder: holder, registry: s.registry, serves: s.mode.serves}
-	s.catalogs.publishCustom(nil)
-	return nil
-}
-
-// composeResources composes the documents that describe resources, admission to them and the controller of custom ones.
+// composeResources composes OpenAPI, admission and the controller of custom resources.
 func (s *Server) composeResources(chain *admission.Chain) (err error) {
 	s.schemas, err = openapi.New(openapi.Options{
-		Catalogs: s.catalogs.holder, Remote: s.aggregation.source(), Forward: s.aggregation.forward,
+		Catalogs: s.catalog, Remote: s.dispatch.documents, Forward: s.dispatch.forward,
 		Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("openapi"),
 	})
 	if err != nil {
 		return err
 	}
-	if err = s.mode.admission(chain); err != nil {
+	if err = s.mode.composeAdmission(chain); err != nil {
 		return err
 	}
 	s.custom, err = s.composeCustom()
 	return err
 }
 
-func (s *Server) composeCustom() (*crd.Controller, error) {
-	converters, err := crd.NewConverters(s.resolver, s.mode.webhookClients(maxConversion))
-	if err != nil {
-		return nil, fmt.Errorf("prepare conversion webhooks: %w", err)
-	}
-	return crd.NewController(crd.ControllerOptions{
-		Objects: s.registry.Client(), Follow: s.mode.follow, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
-		AwaitFollowed: s.awaitFollowed, Converters: converters,
-		Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("crd"),
-	})
-}
-
-// composeHandler returns the path of a request: filters, router, handlers.
-func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, error) {
+// composeHandler returns the handler of requests: filters, router and handlers.
+func (s *Server) composeHandler() (http.Handler, error) {
 	resources := handlers.New(handlers.Options{
-		Registry: s.registry, Clock: s.clock, Metrics: handlers.NewMetrics(s.metrics),
+		Registry: s.registry, Authorizer: s.auth.authorizer, Clock: s.clock, Metrics: handlers.NewMetrics(s.metrics),
 		MinWatchTimeout: s.config.Serving.MinRequestTimeout, DeleteWorkers: s.config.Limits.DeleteCollectionWorkers,
-		MemoryLimit: s.memoryLimit,
+		MemoryLimit: s.memory.bytes,
 	})
-	routes, err := s.routes(holder, resources)
+	routes, err := s.routes(resources)
 	if err != nil {
 		return nil, err
 	}
@@ -293,45 +285,48 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 	}
 	options := filters.Options{
 		Clock: s.clock, Logger: s.logger, Metrics: s.requests,
-		Catalog: holder, Drain: s.drain, Delegate: s.aggregation.delegate(), Auditor: s.auditor,
+		Catalog: s.catalog, Drain: s.drain, Delegate: s.dispatch.delegate, Auditor: s.auditor,
 		Tracing:       s.tracing.provider(),
 		Authenticator: s.auth.authenticator, FrontProxy: s.auth.proxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
-		Fairness:                    s.flows,
+		Fairness:                    s.dispatch.flows,
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,
 		MaxMutatingRequestsInFlight: s.config.Limits.MaxMutatingRequestsInFlight,
 		GoawayChance:                s.config.Serving.GoawayChance,
 		StrictTransportSecurity:     s.config.Serving.StrictTransportSecurity,
 		CORSAllowedOrigins:          origins,
 	}
-	s.boundMemory(&options)
-	return filters.Chain(options, s.peers.Handler(routes)), nil
+	s.memory.bound(&options)
+	return filters.Chain(options, s.dispatch.peers.Handler(routes)), nil
 }
 
-// releaseTimeout bounds how long the hooks that hold leases may take to release them. Without a quorum they cannot.
+// releaseTimeout bounds the time in which hooks with leases release them. Without a quorum they cannot release them.
 const releaseTimeout = 3 * time.Second
 
-// Run serves until ctx ends or a part that the replica depends on fails. Then it stops in this order:
-//   - /readyz fails; within --shutdown-delay-duration this replica leaves the kubernetes Service and releases its leases.
-//     Without its embedded member it can do neither, and does not wait.
-//   - New requests are refused, running requests finish, watches end.
-//   - Background work stops, and then buffered audit events are delivered.
+// Run serves until ctx ends or a component that the replica depends on fails. Then it stops the replica in this order:
+//   - /readyz fails. Within --shutdown-delay-duration, this replica leaves the kubernetes Service and releases its
+//     leases. Without its embedded member it can do neither, and does not wait.
+//   - New requests are refused, running requests finish, and watches end.
+//   - Background work stops; then buffered audit events are delivered.
 //   - The embedded member transfers its leadership and stops.
 func (s *Server) Run(ctx context.Context) error {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	if err := s.runAuditor(); err != nil {
-		return errors.Join(err, s.closeBackend())
+	if s.auditor != nil {
+		if err := s.auditor.Run(); err != nil {
+			return errors.Join(err, s.stores.Close())
+		}
 	}
 	work, background := errgroup.WithContext(background)
 	leasing, stopLeasing := context.WithCancel(background)
 	defer stopLeasing()
 	work.Go(s.serving.Serve)
 	memberFailed := make(chan struct{})
-	work.Go(func() error { return s.watchMember(background, memberFailed) })
-	s.hooks.start(background, leasing, work)
-	// systemd waits for it if the unit is of Type=notify. Like kube-apiserver, the server notifies when it listens.
+	work.Go(func() error { return s.stores.Watch(background, memberFailed) })
+	s.hooks.Start(background, leasing, work)
+	// systemd waits for the notification if the unit has Type=notify. Like kube-apiserver, the server notifies when it
+	// listens.
 	if _, err := daemon.SdNotify(true, daemon.SdNotifyReady); err != nil {
 		s.logger.Error(err, "Failed to notify systemd")
 	}
@@ -341,13 +336,13 @@ func (s *Server) Run(ctx context.Context) error {
 		s.logger.Info("Stopping")
 	case <-background.Done():
 	}
-	stopping, stopped := context.WithTimeout(context.WithoutCancel(ctx), s.stopTimeout())
+	stopping, stopped := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout(s.config.Serving))
 	defer stopped()
 	err := s.serving.Shutdown(stopping, memberFailed, func(context.Context) {
 		stopLeasing()
-		s.hooks.awaitEnd(hookKubernetesService, memberFailed)
+		s.hooks.AwaitEnd(hookKubernetesService, memberFailed)
 		select {
-		case <-s.hooks.released():
+		case <-s.hooks.Released():
 		case <-memberFailed:
 		case <-s.clock.After(releaseTimeout):
 		}
@@ -357,15 +352,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(work.Wait(), err, s.closeLast())
 }
 
-func (s *Server) runAuditor() error {
-	if s.auditor == nil {
-		return nil
-	}
-	return s.auditor.Run()
-}
-
-// closeLast closes what requests and background work need until their end. A slow audit webhook does not delay the end of
-// the embedded member.
+// closeLast closes the components that requests and background work use until their end. A slow audit webhook does not
+// delay the stop of the embedded member.
 func (s *Server) closeLast() error {
 	delivered := make(chan struct{})
 	go func() {
@@ -374,8 +362,7 @@ func (s *Server) closeLast() error {
 			s.auditor.Shutdown()
 		}
 	}()
-	err := s.closeBackend()
-	s.closeEncryption()
+	err := s.stores.Close()
 	<-delivered
 	if err := s.tracing.close(); err != nil {
 		s.logger.Error(err, "The last spans were not exported")
@@ -383,29 +370,8 @@ func (s *Server) closeLast() error {
 	return err
 }
 
-// watchMember returns an error, which ends the replica, and closes failed when the embedded member stops unexpectedly.
-func (s *Server) watchMember(ctx context.Context, failed chan<- struct{}) error {
-	select {
-	case err := <-s.backend.failed():
-		if err != nil && ctx.Err() == nil {
-			close(failed)
-			return fmt.Errorf("the etcd member failed: %w", err)
-		}
-		return nil
-	case <-ctx.Done():
-		return nil
-	}
-}
-
-// stopTimeout bounds the graceful shutdown: the delay, one request, the grace period of watches, and a margin.
-func (s *Server) stopTimeout() time.Duration {
-	c := s.config.Serving
+// stopTimeout returns the maximum duration of the graceful shutdown: the delay, one request, the grace period of
+// watches, and a margin.
+func stopTimeout(c config.Serving) time.Duration {
 	return c.ShutdownDelay + c.RequestTimeout + c.ShutdownWatchTerminationGrace + 10*time.Second
-}
-
-func (s *Server) closeBackend() error {
-	const timeout = 10 * time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	return s.closeLocations(ctx)
 }

@@ -3,34 +3,35 @@ package apiserver
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"quorate.dev/apiserver/controllers/kubernetesservice"
+	"quorate.dev/apiserver/registry/client"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serviceip"
 	"quorate.dev/apiserver/storage"
 )
 
-// services allocates the addresses and ports of Services, repairs them, and keeps the kubernetes Service.
+// services allocates and repairs the addresses and ports of Services, and maintains the kubernetes Service.
 type services struct {
-	server     *Server
-	ranges     *serviceip.Ranges
-	allocator  *serviceip.Allocator
-	cidr       *serviceip.DefaultCIDR
-	repairs    *serviceip.RepairLoops
-	events     *serviceip.Events // of the repairs
+	objects   *client.Client
+	ranges    *serviceip.Ranges
+	allocator *serviceip.Allocator
+	cidr      *serviceip.DefaultCIDR
+	repairs   *serviceip.RepairLoops
+	// events reports the warnings of the repairs.
+	events     *serviceip.Events
 	kubernetes *kubernetesservice.Controller
-	primary    netip.Prefix // the kubernetes Service has its first address
+	// primary is the range whose first address is the address of the kubernetes Service.
+	primary netip.Prefix
 }
 
-func (s *Server) composeServices() (*services, error) {
+func (s *cluster) composeServices() (*services, error) {
 	ranges, err := s.config.API.ServiceRanges()
 	if err != nil {
 		return nil, err
@@ -49,23 +50,29 @@ func (s *Server) composeServices() (*services, error) {
 	}
 	logger := s.logger.WithName("services")
 	n := &services{
-		server: s, primary: ranges[0], ranges: serviceip.NewRanges(),
-		cidr:   &serviceip.DefaultCIDR{CIDRs: cidrs, Objects: s.registry.Client(), Clock: s.clock, Logger: logger},
-		events: &serviceip.Events{Objects: s.registry.Client(), Clock: s.clock, Logger: logger, Instance: host},
+		objects: s.objects, primary: ranges[0], ranges: serviceip.NewRanges(),
+		cidr: &serviceip.DefaultCIDR{
+			CIDRs: cidrs, Objects: s.objects.Named("service-cidr"), Clock: s.clock, Logger: logger,
+		},
+		events: &serviceip.Events{
+			Objects: s.objects.Named("service-ip-events"), Clock: s.clock, Logger: logger, Instance: host,
+		},
 	}
 	n.allocator, err = serviceip.New(serviceip.Options{
-		CIDRs: cidrs, Ranges: n.ranges, Ports: ports, Store: s.locationOf("services").Store, MediaType: s.storageMediaType(), Clock: s.clock, Logger: logger, Registerer: s.metrics,
+		CIDRs: cidrs, Ranges: n.ranges, Ports: ports, Store: s.stores.LocationOf("services").Store,
+		MediaType: s.storageMediaType(), Clock: s.clock, Logger: logger, Registerer: s.metrics,
 	})
 	if err != nil {
 		return nil, err
 	}
 	all := func(ctx context.Context) ([]runtime.Object, error) {
-		return s.registry.Client().List(ctx,
+		return s.objects.List(ctx,
 			resource.Key{GroupResource: schema.GroupResource{Resource: "services"}}, resource.ReadOptions{})
 	}
 	n.repairs = &serviceip.RepairLoops{
 		Addresses: serviceip.NewAddressRepair(serviceip.AddressRepairOptions{
-			Objects: s.registry.Client(), Ranges: n.ranges, Events: n.events, Clock: s.clock, Logger: logger, Registerer: s.metrics,
+			Objects: s.objects.Named("service-ip-repair"), Ranges: n.ranges, Events: n.events, Clock: s.clock,
+			Logger: logger, Registerer: s.metrics,
 		}),
 		Ports: serviceip.NewPortRepair(n.allocator, all, n.events, logger, s.metrics),
 		Clock: s.clock, Logger: logger,
@@ -74,26 +81,28 @@ func (s *Server) composeServices() (*services, error) {
 	return n, err
 }
 
-// serviceFamily is the address family of Services that do not name one.
-func (s *Server) serviceFamily() corev1.IPFamily {
+// serviceFamily returns the IP family of Services that do not specify one.
+func (s *cluster) serviceFamily() corev1.IPFamily {
 	if ranges, err := s.config.API.ServiceRanges(); err == nil && ranges[0].Addr().Is6() {
 		return corev1.IPv6Protocol
 	}
 	return corev1.IPv4Protocol
 }
 
-// composeKubernetesService returns the controller of the kubernetes Service, which has the first address of the range.
-func (s *Server) composeKubernetesService(addresses netip.Prefix) (*kubernetesservice.Controller, error) {
-	public := s.advertised()
+// composeKubernetesService returns the controller of the kubernetes Service, whose address is the first address of the
+// range.
+func (s *cluster) composeKubernetesService(addresses netip.Prefix) (*kubernetesservice.Controller, error) {
+	public := advertised(s.config.Serving)
 	options := kubernetesservice.Options{
-		Objects: s.registry.Client(), ServiceIP: addresses.Addr().Next().String(), PublicIP: public.String(),
-		PublicPort: s.config.Serving.Port, NodePort: s.config.API.KubernetesNodePort,
+		Objects: s.objects.Named("kubernetes-service"), ServiceIP: addresses.Addr().Next().String(),
+		PublicIP: public.String(), PublicPort: s.config.Serving.Port, NodePort: s.config.API.KubernetesNodePort,
 		Clock: s.clock, Logger: s.logger.WithName("kubernetes-service"),
 		Ready: func(ctx context.Context) bool { return s.health.Passes(ctx, "readyz") },
 	}
 	switch s.config.API.EndpointReconcilerType {
 	case "lease":
-		options.Addresses = kubernetesservice.NewLeases(storage.New(s.locationOf("apiServerIPInfo").client, s.config.Etcd.Prefix)).
+		options.Addresses = kubernetesservice.NewLeases(storage.New(s.stores.LocationOf("apiServerIPInfo").Client,
+			s.config.Etcd.Prefix)).
 			StoredAs(s.storageMediaType())
 	case "master-count":
 		options.Addresses = kubernetesservice.Count(s.config.API.ServerCount)
@@ -111,22 +120,5 @@ func (n *services) follow(ctx context.Context, done func()) error {
 		{schema.GroupResource{Group: "networking.k8s.io", Resource: "ipaddresses"}, n.repairs.Addresses.SetIPAddress},
 		{schema.GroupResource{Resource: "services"}, n.repairs.Addresses.SetService},
 	}
-	return n.server.follow(ctx, feeds, len(feeds), done)
-}
-
-// advertised is the address at which other parts of the cluster reach this server: --advertise-address, else
-// --bind-address, else, when that is unspecified or a loopback address, the one of the host's default interface.
-func (s *Server) advertised() net.IP {
-	c := s.config.Serving
-	if ip := net.ParseIP(c.AdvertiseAddress); ip != nil && !ip.IsUnspecified() {
-		return ip
-	}
-	bound := net.ParseIP(c.BindAddress)
-	if ip, err := utilnet.ResolveBindAddress(bound); err == nil {
-		return ip
-	}
-	if bound != nil && !bound.IsUnspecified() {
-		return bound
-	}
-	return net.IPv4(127, 0, 0, 1)
+	return followAll(ctx, n.objects, feeds, len(feeds), done)
 }

@@ -14,36 +14,35 @@ import (
 	upstream "k8s.io/component-base/tracing"
 
 	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/egress"
 	"quorate.dev/apiserver/tracing"
 )
 
-// traces exports spans. It is nil without --tracing-config-file: nothing is then traced, and the trace of a client is
-// not passed on either.
+// traces exports spans. It is nil without --tracing-config-file: then no request is traced, and the trace context of
+// clients is not propagated.
 type traces struct{ upstream.TracerProvider }
 
-// loadTracing reads --tracing-config-file.
-func (s *Server) loadTracing(ctx context.Context) error {
-	file := s.config.Tracing.ConfigFile
+// loadTracing reads --tracing-config-file and creates the exporter of spans. It returns nil without the flag.
+func loadTracing(ctx context.Context, file string, dialers egress.Dialers) (*traces, error) {
 	if file == "" {
-		return nil
+		return nil, nil
 	}
 	configuration, err := tracing.Load(file)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	hostname, err := os.Hostname()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	provider, err := tracing.NewProvider(ctx, configuration, bootstrap.IdentityOf(hostname), s.egress.ControlPlane)
+	provider, err := tracing.NewProvider(ctx, configuration, bootstrap.IdentityOf(hostname), dialers.ControlPlane)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.tracing = &traces{provider}
-	return nil
+	return &traces{provider}, nil
 }
 
-// provider returns the provider of tracers, or nil.
+// provider returns the provider of tracers, or nil if tracing is disabled.
 func (t *traces) provider() trace.TracerProvider {
 	if t == nil {
 		return nil
@@ -51,7 +50,7 @@ func (t *traces) provider() trace.TracerProvider {
 	return t.TracerProvider
 }
 
-// wrapper returns the wrapper of the round trippers of HTTP clients, or nil.
+// wrapper returns the wrapper for the round trippers of HTTP clients, or nil if tracing is disabled.
 func (t *traces) wrapper() transport.WrapperFunc {
 	if t == nil {
 		return nil
@@ -59,12 +58,12 @@ func (t *traces) wrapper() transport.WrapperFunc {
 	return upstream.WrapperFor(t.TracerProvider)
 }
 
-// inspector adds the wrapper to another one.
+// inspector returns a wrapper that traces requests and applies next.
 func (t *traces) inspector(next transport.WrapperFunc) transport.WrapperFunc {
 	return transport.Wrappers(t.wrapper(), next)
 }
 
-// dialOptions returns the options of gRPC connections that are traced.
+// dialOptions returns the options of gRPC connections whose requests are traced.
 func (t *traces) dialOptions() []grpc.DialOption {
 	if t == nil {
 		return nil
@@ -88,5 +87,5 @@ func (t *traces) close() error {
 	return t.Shutdown(ctx)
 }
 
-// discardTracingMetrics keeps OpenTelemetry from collecting metrics about traces, which nothing reads.
+// discardTracingMetrics prevents OpenTelemetry from collecting metrics about traces, which are not exported.
 func discardTracingMetrics() { otel.SetMeterProvider(noop.NewMeterProvider()) }

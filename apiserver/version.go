@@ -9,7 +9,8 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// Version returns what /version serves. A custom version, from --version=v1.36.3-custom, replaces the default.
+// Version returns the version that /version serves. A custom version, from --version=v1.36.3-custom, replaces the
+// default.
 func Version(c *config.Config) versioninfo.Info {
 	git := c.API.Version
 	if git == "" || git == config.PrintVersion || git == config.PrintRawVersion {

@@ -9,11 +9,12 @@ import (
 	"strings"
 )
 
-// byFile is a handler whose verbosity is raised for some source files, as by --vmodule.
+// byFile is a handler with a higher verbosity for some source files, which --vmodule selects.
 type byFile struct {
-	slog.Handler // passes everything
-	level        slog.Leveler
-	files        []fileLevel
+	// Handler writes records of every level.
+	slog.Handler
+	level slog.Leveler
+	files []fileLevel
 }
 
 // fileLevel is the level of the files whose names, without directory and .go, match a pattern of filepath.Match.
@@ -22,10 +23,10 @@ type fileLevel struct {
 	level   slog.Level
 }
 
-// upstreamFiles are the names in kube-apiserver of files that users of --vmodule know.
+// upstreamFiles has kube-apiserver's names of files that users of --vmodule know.
 var upstreamFiles = map[string]string{"access_log": "httplog"}
 
-// parseFileLevels parses "pattern=verbosity,...", which config has checked.
+// parseFileLevels parses "pattern=verbosity,...", which package config has validated.
 func parseFileLevels(vmodule string) []fileLevel {
 	var files []fileLevel
 	for item := range strings.SplitSeq(vmodule, ",") {
@@ -37,7 +38,8 @@ func parseFileLevels(vmodule string) []fileLevel {
 	return files
 }
 
-// Enabled implements slog.Handler. It does not know the file: Handle decides.
+// Enabled implements slog.Handler. It reports whether any file has the level; Handle then checks the file of the
+// record.
 func (h byFile) Enabled(_ context.Context, level slog.Level) bool {
 	for _, file := range h.files {
 		if level >= file.level {

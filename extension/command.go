@@ -1,5 +1,5 @@
-// Package extension is the command `quorate extension`, which moves API groups between a cluster and its extension
-// servers.
+// Package extension implements the command `quorate extension`, which moves API groups between a cluster and its
+// extension servers.
 package extension
 
 import (
@@ -30,14 +30,14 @@ import (
 	"quorate.dev/terminal"
 )
 
-// Run is the command `quorate extension`.
+// Run runs the command `quorate extension`.
 func Run(ctx context.Context, args []string) error {
 	command := newCommand(terminal.Stdout())
 	command.SetArgs(args)
 	return command.ExecuteContext(ctx)
 }
 
-// Command returns the command `quorate extension`, for the reference of its flags.
+// Command returns the command `quorate extension` for the generated reference of flags.
 func Command() *cobra.Command { return newCommand(io.Discard) }
 
 func newCommand(out io.Writer) *cobra.Command {
@@ -53,7 +53,7 @@ func newCommand(out io.Writer) *cobra.Command {
 	return command
 }
 
-// flags are those of `quorate extension move`.
+// flags are the flags of `quorate extension move`.
 type flags struct {
 	to                  string
 	kubeconfig          string
@@ -84,12 +84,17 @@ func moveCommand(out io.Writer) *cobra.Command {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "Kubeconfig of the host (default: as kubectl)")
 	set.StringVar(&f.context, "context", "", "Context in the kubeconfig of the host")
 	set.StringVar(&f.extensionKubeconfig, "extension-kubeconfig", "",
-		"Kubeconfig of the extension server, of a member of system:masters (default: the Secret NAME-admin-kubeconfig of --cluster)")
-	set.StringVar(&f.cluster, "cluster", "", "NAMESPACE/NAME of the ApiServerCluster in mode Extension; its operator registers the group")
-	set.StringVar(&f.apiServices, "api-services", "", "File with the APIServices of the extension server, if no operator manages them")
-	set.StringVar(&f.namespace, "state-namespace", metav1.NamespaceSystem, "Namespace of the host for the ConfigMap with the progress")
+		"Kubeconfig of the extension server, of a member of system:masters (default: the Secret NAME-admin-kubeconfig of "+
+			"--cluster)")
+	set.StringVar(&f.cluster, "cluster", "",
+		"NAMESPACE/NAME of the ApiServerCluster in mode Extension; its operator registers the group")
+	set.StringVar(&f.apiServices, "api-services", "",
+		"File with the APIServices of the extension server, if no operator manages them")
+	set.StringVar(&f.namespace, "state-namespace", metav1.NamespaceSystem,
+		"Namespace of the host for the ConfigMap with the progress")
 	set.DurationVar(&f.settle, "settle", 10*time.Second,
-		"Time that a change needs to reach all API servers of the host and its clients; requests fail for a small multiple of it")
+		"Time that a change needs to reach all API servers of the host and its clients; requests fail for a small multiple "+
+			"of it")
 	set.DurationVar(&f.timeout, "timeout", 5*time.Minute, "Time limit of each wait; run the command again to continue")
 	set.BoolVar(&f.dryRun, "dry-run", false, "Print what would be done and write nothing")
 	set.BoolVar(&f.abort, "abort", false, "Undo a move that has begun")
@@ -162,7 +167,8 @@ func (f *flags) options(ctx context.Context, group string) (move.Options, error)
 	return options, err
 }
 
-// fromCluster reads the ApiServerCluster, whose operator registers the versions in its spec.
+// fromCluster reads the ApiServerCluster of --cluster. Its operator registers the versions in its spec. Its
+// administrator's kubeconfig is used unless --extension-kubeconfig is set.
 func (f *flags) fromCluster(ctx context.Context, options *move.Options) error {
 	namespace, name, ok := strings.Cut(f.cluster, "/")
 	if !ok {
@@ -210,7 +216,7 @@ func kubeconfigIn(object *unstructured.Unstructured) (*rest.Config, error) {
 	return clientcmd.RESTConfigFromKubeConfig(secret.Data[desired.KubeconfigKey])
 }
 
-// readAPIServices returns the specs of the APIServices of a group in a file, by version.
+// readAPIServices reads the APIServices of a group from a file, and returns their specs by version.
 func readAPIServices(file, group string) (map[string]map[string]any, error) {
 	content, err := os.Open(file)
 	if err != nil {
@@ -234,7 +240,8 @@ func readAPIServices(file, group string) (map[string]map[string]any, error) {
 		spec, _ := object.Object["spec"].(map[string]any)
 		version, _ := spec["version"].(string)
 		if object.GetKind() != "APIService" || spec["group"] != group || spec["service"] == nil {
-			return nil, fmt.Errorf("%s: %s %s is not an APIService of %s with a Service", file, object.GetKind(), object.GetName(), group)
+			return nil, fmt.Errorf("%s: %s %s is not an APIService of %s with a Service", file,
+				object.GetKind(), object.GetName(), group)
 		}
 		specs[version] = spec
 	}
@@ -244,7 +251,8 @@ func printPlan(out io.Writer, plan *move.Plan) error {
 	rows := [][]string{{"DEFINITION", "VERSIONS", "OBJECTS", "WITH FINALIZERS", "BEING DELETED"}}
 	for _, kind := range plan.Kinds {
 		rows = append(rows, []string{
-			kind.Definition, strings.Join(kind.Versions, ","), fmt.Sprint(kind.Objects), fmt.Sprint(kind.Finalizers), fmt.Sprint(kind.Deleting),
+			kind.Definition, strings.Join(kind.Versions, ","), fmt.Sprint(kind.Objects),
+			fmt.Sprint(kind.Finalizers), fmt.Sprint(kind.Deleting),
 		})
 	}
 	const columnGap = 3

@@ -68,7 +68,7 @@ func registerMetrics(registry prometheus.Registerer, collectors ...prometheus.Co
 			err = registry.Register(collector)
 		}
 		if err != nil {
-			return fmt.Errorf("registering metrics: %w", err)
+			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	return nil

@@ -41,8 +41,15 @@ import (
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/kubeconfig"
+	"quorate.dev/operator/limited"
 	"quorate.dev/operator/reconcile"
+	"quorate.dev/operator/reconcile/apiservices"
 	"quorate.dev/operator/reconcile/backups"
+	"quorate.dev/operator/reconcile/configuration"
+	clustermetrics "quorate.dev/operator/reconcile/metrics"
+	"quorate.dev/operator/reconcile/outcome"
+	"quorate.dev/operator/reconcile/watches"
+	"quorate.dev/writelimit"
 )
 
 // Environment variables that flags default to.
@@ -69,7 +76,7 @@ type options struct {
 	verbosity               int
 	shutdownTimeout         time.Duration
 	hostURL                 string
-	owner                   []metav1.OwnerReference // of the objects that the operator creates for itself
+	owner                   []metav1.OwnerReference // owner references of the objects that the operator creates for itself
 }
 
 // leaseName is the name of the leader lease.
@@ -80,7 +87,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 		"Default: $KUBECONFIG, ~/.kube/config, or the service account of the pod.")
 	f.StringSliceVar(&o.namespaces, "namespaces", nil, "Comma-separated namespaces to watch. Default: all.")
 	f.StringVar(&o.image, "image", os.Getenv(imageVariable), "Default of spec.image. Default: $"+imageVariable+".")
-	f.BoolVar(&o.leaderElect, "leader-elect", true, "Reconcile only while holding the leader lease. Required for more than one replica.")
+	f.BoolVar(&o.leaderElect, "leader-elect", true,
+		"Reconcile only while holding the leader lease. Required for more than one replica.")
 	f.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", cmp.Or(os.Getenv(namespaceVariable), "default"),
 		"Namespace of the leader lease. Default: $"+namespaceVariable+", or default.")
 	f.StringVar(&o.podNamespace, "pod-namespace", "", "Namespace of the operator's pods: NetworkPolicies allow "+
@@ -88,14 +96,16 @@ func (o *options) flags(f *pflag.FlagSet) {
 		"Default: $"+namespaceVariable+", or none with a kubeconfig.")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Address of the HTTPS server for /metrics. "+
 		"Clients need a bearer token that is authorized to get /metrics. 0 disables it.")
-	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "Address of the HTTP server for /healthz and /readyz. 0 disables it.")
-	f.StringVar(&o.profilingAddress, "profiling-bind-address", "0", "Address of the HTTP server for /debug/pprof, without "+
-		"authentication: use a loopback address. 0 disables it.")
+	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081",
+		"Address of the HTTP server for /healthz and /readyz. 0 disables it.")
+	f.StringVar(&o.profilingAddress, "profiling-bind-address", "0",
+		"Address of the HTTP server for /debug/pprof, without authentication: use a loopback address. 0 disables it.")
 	f.StringVar(&o.hostURL, "host-url", "", "URL at which API servers in mode Extension reach the hosting cluster. "+
 		"Default: the one in the kubeconfig, or of the service account of the pod.")
 	f.StringVar(&o.logFormat, "logging-format", "text", "Log format: text or json.")
 	f.IntVarP(&o.verbosity, "v", "v", 0, "Log verbosity.")
-	f.DurationVar(&o.shutdownTimeout, "graceful-shutdown-timeout", 15*time.Second, "Time for running reconciliations to finish at shutdown.")
+	f.DurationVar(&o.shutdownTimeout, "graceful-shutdown-timeout", 15*time.Second,
+		"Time for running reconciliations to finish at shutdown.")
 }
 
 // Run runs the operator until ctx is done.
@@ -144,18 +154,20 @@ func (o *options) run(ctx context.Context) error {
 		return fmt.Errorf("address of the API server: %w", err)
 	}
 	requests := newRequestMetric(hosting.Host)
-	if err := registerMetrics(metrics.Registry, requests); err != nil {
+	writes := writelimit.NewCounter(limited.Help)
+	if err := registerMetrics(metrics.Registry, requests, writes); err != nil {
 		return err
 	}
+	limiter := writelimit.New(limited.Limit, clock.RealClock{}, writes)
 	clientmetrics.RequestResult = requests
 	direct, err := client.New(connection, client.Options{Scheme: Scheme()})
 	if err != nil {
-		return fmt.Errorf("creating a client: %w", err)
+		return fmt.Errorf("create a client: %w", err)
 	}
 	if o.owner, err = serviceAccount(tokenFile); err != nil {
 		return err
 	}
-	manager, err := o.manager(connection, direct, log)
+	manager, err := o.manager(connection, limited.New(direct, limiter, "serving-certificate"), limiter, log)
 	if err != nil {
 		return err
 	}
@@ -164,12 +176,14 @@ func (o *options) run(ctx context.Context) error {
 	}
 	log.Info("Starting the operator", "image", o.image, "namespaces", o.namespaces)
 	if err := manager.Start(ctx); err != nil && !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("running the operator: %w", err)
+		return fmt.Errorf("run the operator: %w", err)
 	}
 	return nil
 }
 
-func (o *options) manager(connection *rest.Config, direct client.Client, log logr.Logger) (ctrl.Manager, error) {
+func (o *options) manager(
+	connection *rest.Config, direct client.Client, limiter *writelimit.Limiter, log logr.Logger,
+) (ctrl.Manager, error) {
 	certificate := o.servingCertificate(direct, log)
 	manager, err := ctrl.NewManager(connection, ctrl.Options{
 		Scheme: Scheme(), Logger: log, Cache: o.cache(),
@@ -186,7 +200,7 @@ func (o *options) manager(connection *rest.Config, direct client.Client, log log
 		Controller:                    config.Controller{SkipNameValidation: ptr.To(true)},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("creating the manager: %w", err)
+		return nil, fmt.Errorf("create the manager: %w", err)
 	}
 	sources, err := o.sources(connection, manager)
 	if err != nil {
@@ -194,26 +208,32 @@ func (o *options) manager(connection *rest.Config, direct client.Client, log log
 	}
 	reconciler := &reconcile.Reconciler{
 		Sources: sources,
-		Client:  manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
+		Client:  limited.New(manager.GetClient(), limiter, "apiservercluster"),
+		Reader:  manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
-		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(), Checks: reconcile.NewChecks(),
-		Connect: reconcile.Connect, Discover: reconcile.Discover,
+		OperatorNamespace: o.podNamespace, Metrics: clustermetrics.New(), Checks: configuration.NewChecks(),
+		Retries: outcome.NewRetries(),
+		Connect: limited.Connect(apiservices.Connect, limiter, "apiservercluster"), Discover: apiservices.Discover,
 		Host: o.host(connection),
 	}
-	err = registerMetrics(metrics.Registry, reconciler.Metrics, reconcile.StateCollector{Reader: manager.GetClient()},
+	err = registerMetrics(metrics.Registry, reconciler.Metrics, clustermetrics.StateCollector{Reader: manager.GetClient()},
 		backups.Collector{Reader: manager.GetClient(), Clock: clock.RealClock{}})
 	if err != nil {
 		return nil, err
 	}
 	kubeconfigs := &kubeconfig.Reconciler{
-		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Recorder: reconciler.Recorder,
+		Client: limited.New(manager.GetClient(), limiter, "apiserverkubeconfig"),
+		Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Recorder: reconciler.Recorder,
+		Retries: kubeconfig.NewRetries(),
 	}
 	backupReconciler := &backups.Reconciler{
-		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Image: o.image,
+		Client: limited.New(manager.GetClient(), limiter, "apiserverbackup"),
+		Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Image: o.image, Retries: backups.NewRetries(),
 		Recorder: manager.GetEventRecorder("quorate-operator"),
 	}
 	schedules := &backups.ScheduleReconciler{
-		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{},
+		Client: limited.New(manager.GetClient(), limiter, "apiserverbackupschedule"),
+		Reader: manager.GetAPIReader(), Clock: clock.RealClock{},
 		Recorder: manager.GetEventRecorder("quorate-operator"),
 	}
 	if o.metricsAddress != "0" {
@@ -231,7 +251,8 @@ func (o *options) manager(connection *rest.Config, direct client.Client, log log
 	)
 }
 
-// uncached are the kinds that are always read from the API server. The cache has only their metadata, for the watches.
+// uncached returns the kinds that are always read from the API server. The cache has only their metadata, for the
+// watches.
 func uncached() []client.Object {
 	return []client.Object{&corev1.Pod{}, &corev1.PersistentVolumeClaim{}}
 }
@@ -239,10 +260,12 @@ func uncached() []client.Object {
 // cache restricts the cache to objects that the operator owns.
 func (o *options) cache() cache.Options {
 	owned := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{desired.ManagedByLabel: desired.ManagedBy})}
-	options := cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: map[client.Object]cache.ByObject{
-		&corev1.Service{}: owned, &corev1.Secret{}: owned,
-		&appsv1.Deployment{}: owned, &policyv1.PodDisruptionBudget{}: owned, &networkingv1.NetworkPolicy{}: owned,
-	}}
+	options := cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(), ByObject: map[client.Object]cache.ByObject{
+			&corev1.Service{}: owned, &corev1.Secret{}: owned,
+			&appsv1.Deployment{}: owned, &policyv1.PodDisruptionBudget{}: owned, &networkingv1.NetworkPolicy{}: owned,
+		},
+	}
 	owned.Transform = metadataOnly
 	for _, object := range uncached() {
 		options.ByObject[object] = owned
@@ -273,10 +296,10 @@ func (o *options) sources(connection *rest.Config, manager ctrl.Manager) (cache.
 	options := o.cache()
 	sources, err := cache.New(connection, cache.Options{
 		Scheme: manager.GetScheme(), HTTPClient: manager.GetHTTPClient(), Mapper: manager.GetRESTMapper(),
-		DefaultNamespaces: options.DefaultNamespaces, DefaultTransform: reconcile.SourceMetadata,
+		DefaultNamespaces: options.DefaultNamespaces, DefaultTransform: watches.SourceMetadata,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("creating the cache of metadata: %w", err)
+		return nil, fmt.Errorf("create the cache of metadata: %w", err)
 	}
 	return sources, manager.Add(sources)
 }
@@ -284,16 +307,17 @@ func (o *options) sources(connection *rest.Config, manager ctrl.Manager) (cache.
 func (o *options) connection() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
-	connection, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	connection, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
+		&clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("loading the kubeconfig of the hosting cluster: %w", err)
+		return nil, fmt.Errorf("load the kubeconfig of the hosting cluster: %w", err)
 	}
 	connection.QPS, connection.Burst = requestsPerSecond, 2*requestsPerSecond
 	connection.UserAgent = "quorate-operator"
 	return connection, nil
 }
 
-// Scheme of the objects that the operator handles.
+// Scheme returns the scheme with the types of all objects that the operator handles.
 func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(scheme.AddToScheme(s))
@@ -303,8 +327,8 @@ func Scheme() *runtime.Scheme {
 }
 
 // host returns the connection parameters with which pods reach the hosting cluster.
-func (o *options) host(connection *rest.Config) reconcile.Host {
-	return reconcile.Host{
+func (o *options) host(connection *rest.Config) apiservices.Host {
+	return apiservices.Host{
 		Server: cmp.Or(o.hostURL, connection.Host), CAFile: connection.CAFile, CAData: connection.CAData,
 	}
 }

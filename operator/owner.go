@@ -20,8 +20,8 @@ import (
 // tokenFile has the token of the pod's service account.
 const tokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
-// serviceAccount returns owner references to the service account of the operator's pod, so that the Secret and the Lease
-// that the operator creates for itself are deleted with the installation. It returns none outside of a pod.
+// serviceAccount returns owner references to the service account of the operator's pod, so that the Secret and the
+// Lease that the operator creates for itself are deleted with the installation. It returns none outside of a pod.
 func serviceAccount(file string) ([]metav1.OwnerReference, error) {
 	token, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -36,7 +36,7 @@ func serviceAccount(file string) ([]metav1.OwnerReference, error) {
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
-		return nil, fmt.Errorf("decoding the service account token: %w", err)
+		return nil, fmt.Errorf("decode the service account token: %w", err)
 	}
 	var claims struct {
 		Kubernetes struct {
@@ -47,7 +47,7 @@ func serviceAccount(file string) ([]metav1.OwnerReference, error) {
 		} `json:"kubernetes.io"`
 	}
 	if err := json.Unmarshal(payload, &claims); err != nil {
-		return nil, fmt.Errorf("decoding the service account token: %w", err)
+		return nil, fmt.Errorf("decode the service account token: %w", err)
 	}
 	account := claims.Kubernetes.ServiceAccount
 	if account.Name == "" || account.UID == "" {

@@ -9,9 +9,9 @@ import (
 // managedHost is the label host of requests to clusters that the operator manages.
 const managedHost = "managed"
 
-// requestMetric counts requests of client-go. It replaces controller-runtime's metric of the same name: client-go
-// supports one metric per process, and in this binary that is the API server's. Requests to the pods of clusters share
-// one label value, because pod addresses are unbounded and their series would never be deleted.
+// requestMetric counts the requests of client-go. It replaces controller-runtime's metric of the same name: client-go
+// supports one metric per process, and in this binary the API server registers it. Requests to the pods of clusters
+// share one label value, because pod addresses are unbounded and their series would never be deleted.
 type requestMetric struct {
 	*prometheus.CounterVec
 	hosting string // address of the hosting cluster

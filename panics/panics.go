@@ -1,8 +1,8 @@
 // Package panics turns panics into errors.
 //
-// A panic in a goroutine ends the process, and with it the work for all other objects and clusters. Background work that
-// handles one object at a time calls Catch for each: the panic is reported as the error of that object, with the stack of
-// its origin, and retried with the same delays as other errors.
+// A panic in a goroutine ends the process, and with it the work for all other objects and clusters. Background work
+// that handles one object at a time calls Catch for each object: a panic is then reported as an error of that object,
+// with the stack of its origin, and retried with the same delays as other errors.
 package panics
 
 import (

@@ -21,7 +21,7 @@ import (
 	"quorate.dev/plugin/render"
 )
 
-// backupOptions are the flags of backup.
+// backupOptions are the flags of `kubectl quorate backup`.
 type backupOptions struct {
 	format      string
 	name        string
@@ -32,13 +32,13 @@ type backupOptions struct {
 	wait        bool
 }
 
-// Limits of spec.timeoutSeconds.
+// Limits of spec.timeoutSeconds of an ApiServerBackup.
 const (
 	minBackupTimeout = 10 * time.Second
 	maxBackupTimeout = 24 * time.Hour
 )
 
-// destination contains the flags of a BackupDestination.
+// destination contains the flags that select a BackupDestination.
 type destination struct {
 	claim, path, endpoint, bucket, prefix, region, credentials string
 	pathStyle                                                  bool
@@ -50,12 +50,12 @@ func (d *destination) flags(f *pflag.FlagSet) {
 	f.StringVar(&d.endpoint, "s3-endpoint", "", "URL of S3-compatible storage, instead of --claim")
 	f.StringVar(&d.bucket, "s3-bucket", "", "S3 bucket")
 	f.StringVar(&d.prefix, "s3-prefix", "", "Prefix of the keys in the bucket; default: none")
-	f.StringVar(&d.region, "s3-region", "", "S3 region; default: that of the bucket")
+	f.StringVar(&d.region, "s3-region", "", "S3 region; default: the bucket's region")
 	f.StringVar(&d.credentials, "s3-secret", "", "Secret with the keys accessKeyID and secretAccessKey")
 	f.BoolVar(&d.pathStyle, "s3-path-style", false, "Put the bucket into the path of URLs instead of the host name")
 }
 
-// value returns the destination, or nil if no flag selects one.
+// value returns the BackupDestination that the flags select, or nil if no flag selects one.
 func (d *destination) value() (*v1alpha1.BackupDestination, error) {
 	s3 := d.bucket != "" || d.prefix != "" || d.region != "" || d.credentials != "" || d.pathStyle
 	switch {
@@ -82,16 +82,19 @@ func (t *tool) backupCommand() *cobra.Command {
 	var o backupOptions
 	command := &cobra.Command{
 		Use: "backup [CLUSTER]", Short: "Create a backup of a cluster, and follow it",
-		Long: "Create an ApiServerBackup of a cluster, and wait until it is stored and verified. The default destination is that\n" +
-			"of the cluster's schedule or of its newest backup, with the same encryption. Exits with 2 if the backup fails.",
+		Long: "Create an ApiServerBackup of a cluster, and wait until it is stored and verified. The default destination " +
+			"is that\nof the cluster's schedule or of its newest backup, with the same encryption. Exits with 2 if the backup " +
+			"fails.",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
 	}
 	outputFlag(command, &o.format)
 	f := command.Flags()
 	f.StringVar(&o.name, "name", "", "Name of the ApiServerBackup; default: CLUSTER-TIME")
 	o.destination.flags(f)
-	f.StringVar(&o.recipients, "encryption-secret", "", "Secret whose key recipients has the age recipients to encrypt the backup for; default: not encrypted")
-	f.StringVar(&o.policy, "deletion-policy", "", "What happens to the data when the ApiServerBackup is deleted: Retain or Delete; default: Retain")
+	f.StringVar(&o.recipients, "encryption-secret", "",
+		"Secret whose key recipients has the age recipients to encrypt the backup for; default: not encrypted")
+	f.StringVar(&o.policy, "deletion-policy", "",
+		"What happens to the data when the ApiServerBackup is deleted: Retain or Delete; default: Retain")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "Time after which the backup fails")
 	f.BoolVar(&o.wait, "wait", true, "Wait until the backup is complete")
 	checkFlags(command, o.check)
@@ -99,7 +102,7 @@ func (t *tool) backupCommand() *cobra.Command {
 	return command
 }
 
-// check returns an error if the flags cannot be used for any cluster.
+// check returns an error if the flags contradict each other. It needs no connection.
 func (o *backupOptions) check() error {
 	if o.timeout < minBackupTimeout || o.timeout > maxBackupTimeout {
 		return fmt.Errorf("--timeout=%s must be between %s and %s", o.timeout, minBackupTimeout, maxBackupTimeout)
@@ -139,7 +142,8 @@ func (t *tool) backup(ctx context.Context, key client.ObjectKey, o backupOptions
 	return nil
 }
 
-// backupInput reads the cluster, and the backups and schedules whose destination is the default.
+// backupInput reads the cluster. Unless flags select a destination, it also reads the cluster's backups and schedules,
+// whose destination is the default.
 func (t *tool) backupInput(ctx context.Context, key client.ObjectKey, o backupOptions) (overview.Input, error) {
 	if to, err := o.destination.value(); to == nil && err == nil {
 		return overview.CollectBackups(ctx, t.client, key)
@@ -148,7 +152,8 @@ func (t *tool) backupInput(ctx context.Context, key client.ObjectKey, o backupOp
 	return in, t.client.Get(ctx, key, in.Cluster)
 }
 
-// spec returns the spec of the backup. The destination defaults to that of a schedule or of the newest backup.
+// spec returns the spec of the backup. Destination and encryption are by default copied from a schedule, or else from
+// the newest backup.
 func (o backupOptions) spec(in overview.Input) (v1alpha1.ApiServerBackupSpec, error) {
 	seconds := int32(o.timeout.Seconds())
 	spec := v1alpha1.ApiServerBackupSpec{
@@ -167,8 +172,8 @@ func (o backupOptions) spec(in overview.Input) (v1alpha1.ApiServerBackupSpec, er
 	case like != nil:
 		spec.Destination, spec.Encryption = like.Spec.Destination, like.Spec.Encryption
 	default:
-		return spec, fmt.Errorf("cluster %s has no backup or schedule with a destination to use as default: set --claim, or --s3-endpoint, "+
-			"--s3-bucket and --s3-secret", in.Cluster.Name)
+		return spec, fmt.Errorf("cluster %s has no backup or schedule with a destination to use as default: set --claim, "+
+			"or --s3-endpoint, --s3-bucket and --s3-secret", in.Cluster.Name)
 	}
 	if o.recipients != "" {
 		spec.Encryption = &v1alpha1.BackupEncryption{SecretRef: corev1.LocalObjectReference{Name: o.recipients}}
@@ -205,18 +210,20 @@ func (t *tool) followBackup(ctx context.Context, key client.ObjectKey, o backupO
 		return negative("%s", describeBackup(last))
 	}
 	if o.format == "" {
-		fmt.Fprintf(t.out, "%s: %s, revision %d, %s\n", last.Name, render.Bytes(last.Status.SizeBytes), last.Status.Revision, last.Status.Location)
+		fmt.Fprintf(t.out, "%s: %s, revision %d, %s\n", last.Name, render.Bytes(last.Status.SizeBytes),
+			last.Status.Revision, last.Status.Location)
 	}
 	return nil
 }
 
-// describeBackup returns the state of a backup in one line.
+// describeBackup returns the progress of a backup in one line.
 func describeBackup(b *v1alpha1.ApiServerBackup) string {
 	text := fmt.Sprintf("backup %s: %s", b.Name, strings.ToLower(string(b.Status.Phase)))
 	if b.Status.Phase == "" {
 		text = fmt.Sprintf("backup %s: waiting for the operator", b.Name)
 	}
-	if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.BackupComplete); c != nil && c.Status != metav1.ConditionTrue && c.Message != "" {
+	if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.BackupComplete); c != nil &&
+		c.Status != metav1.ConditionTrue && c.Message != "" {
 		text += ", " + c.Message
 	}
 	return text

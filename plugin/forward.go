@@ -20,7 +20,8 @@ func (t *tool) forwardCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "forward [CLUSTER]", Short: "Forward a local port to the API servers of a cluster",
 		Long: "Forward each connection to a local port to a ready API server of a cluster. kubectl port-forward does\n" +
-			"not work, because API servers listen only on the addresses of their pods. Requires permission to exec into the pods.",
+			"not work, because API servers listen only on the addresses of their pods. Requires permission to exec into the " +
+			"pods.",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
 	}
 	command.Flags().StringVar(&address, "listen", "127.0.0.1:6443", "Address to listen on")
@@ -39,7 +40,8 @@ func (t *tool) forward(ctx context.Context, key client.ObjectKey, address string
 	}
 	stop := context.AfterFunc(ctx, func() { listener.Close() })
 	defer stop()
-	t.note("Forwarding %s to cluster %s. In another terminal:\n  kubectl quorate kubeconfig %s -n %s --write --endpoint=https://%s",
+	t.note("Forwarding %s to cluster %s. In another terminal:\n  kubectl quorate kubeconfig %s -n %s --write "+
+		"--endpoint=https://%s",
 		listener.Addr(), key.Name, key.Name, key.Namespace, listener.Addr())
 	for {
 		connection, err := listener.Accept()
@@ -53,7 +55,7 @@ func (t *tool) forward(ctx context.Context, key client.ObjectKey, address string
 	}
 }
 
-// pass forwards one connection.
+// pass forwards a connection to a ready API server.
 func (t *tool) pass(ctx context.Context, key client.ObjectKey, local net.Conn) {
 	defer local.Close()
 	pod, err := t.readyPod(ctx, key)
@@ -76,10 +78,11 @@ func (t *tool) pass(ctx context.Context, key client.ObjectKey, local net.Conn) {
 	_, _ = io.Copy(local, remote)
 }
 
-// readyPod returns a pod of the cluster that is ready.
+// readyPod returns a ready pod of the cluster.
 func (t *tool) readyPod(ctx context.Context, key client.ObjectKey) (*corev1.Pod, error) {
 	var pods corev1.PodList
-	err := t.client.List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingLabels{desired.ClusterLabel: key.Name})
+	err := t.client.List(ctx, &pods, client.InNamespace(key.Namespace),
+		client.MatchingLabels{desired.ClusterLabel: key.Name})
 	if err != nil {
 		return nil, err
 	}

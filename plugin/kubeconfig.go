@@ -16,7 +16,7 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// kubeconfigOptions are the flags of kubeconfig.
+// kubeconfigOptions are the flags of `kubectl quorate kubeconfig`.
 type kubeconfigOptions struct {
 	format   string
 	resource string // name of an ApiServerKubeconfig
@@ -30,18 +30,20 @@ func (t *tool) kubeconfigCommand() *cobra.Command {
 	var o kubeconfigOptions
 	command := &cobra.Command{
 		Use: "kubeconfig [CLUSTER]", Short: "Print the kubeconfig of a cluster, or merge it into your own",
-		Long: "Print the administrator's kubeconfig of a cluster, or that of an ApiServerKubeconfig. With --write, merge it into\n" +
-			"the kubeconfig that kubectl uses, as context NAMESPACE-CLUSTER.",
+		Long: "Print the administrator's kubeconfig of a cluster, or that of an ApiServerKubeconfig. With --write, merge " +
+			"it into\nthe kubeconfig that kubectl uses, as context NAMESPACE-CLUSTER.",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
 	}
 	outputFlag(command, &o.format)
 	f := command.Flags()
 	f.StringVar(&o.resource, "from", "", "Name of an ApiServerKubeconfig; default: the administrator's kubeconfig")
-	f.BoolVar(&o.write, "write", false, "Merge into the file in --kubeconfig or $KUBECONFIG, or ~/.kube/config, instead of printing")
+	f.BoolVar(&o.write, "write", false,
+		"Merge into the file in --kubeconfig or $KUBECONFIG, or ~/.kube/config, instead of printing")
 	f.BoolVar(&o.use, "use", false, "With --write, make the context the current one")
 	f.StringVar(&o.name, "name", "", "Name of the cluster, user and context; default: NAMESPACE-CLUSTER")
-	f.StringVar(&o.endpoint, "endpoint", "", "URL of the API servers, such as that of a forwarded port; certificates are still verified for the "+
-		"name in the kubeconfig; default: the URL in the kubeconfig")
+	f.StringVar(&o.endpoint, "endpoint", "",
+		"URL of the API servers, such as that of a forwarded port; certificates are still verified for the name in the "+
+			"kubeconfig; default: the URL in the kubeconfig")
 	checkFlags(command, func() error {
 		if o.use && !o.write {
 			return errors.New("--use needs --write")
@@ -84,7 +86,7 @@ func (t *tool) kubeconfig(ctx context.Context, key client.ObjectKey, o kubeconfi
 	return err
 }
 
-// kubeconfigContent reads the kubeconfig in a Secret.
+// kubeconfigContent reads the kubeconfig of the administrator, or of the ApiServerKubeconfig resource.
 func (t *tool) kubeconfigContent(ctx context.Context, key client.ObjectKey, resource string) ([]byte, error) {
 	cluster := &v1alpha1.ApiServerCluster{}
 	if err := t.client.Get(ctx, key, cluster); err != nil {
@@ -111,7 +113,8 @@ func (t *tool) kubeconfigContent(ctx context.Context, key client.ObjectKey, reso
 	return secret.Data[desired.KubeconfigKey], nil
 }
 
-// renamed returns a kubeconfig whose only cluster, user and context have a name, so that it can be merged with others.
+// renamed returns a kubeconfig whose only cluster, user and context have the given name, so that it can be merged with
+// other kubeconfigs. Unless endpoint is empty, it is the URL of the server.
 func renamed(content []byte, name, endpoint string) (*clientcmdapi.Config, error) {
 	kubeconfig, err := clientcmd.Load(content)
 	if err != nil {
@@ -139,7 +142,8 @@ func renamed(content []byte, name, endpoint string) (*clientcmdapi.Config, error
 	return out, nil
 }
 
-// writeKubeconfig merges a kubeconfig into the one that kubectl uses. Entries of the same name are replaced.
+// writeKubeconfig merges a kubeconfig into the kubeconfig file that kubectl uses. Entries with the same names are
+// replaced.
 func (t *tool) writeKubeconfig(kubeconfig *clientcmdapi.Config, o kubeconfigOptions) error {
 	options := clientcmd.NewDefaultPathOptions()
 	options.LoadingRules.ExplicitPath = t.rules.ExplicitPath

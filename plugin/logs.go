@@ -20,7 +20,7 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// logOptions are the flags of logs.
+// logOptions are the flags of `kubectl quorate logs`.
 type logOptions struct {
 	follow   bool
 	tail     int64
@@ -34,8 +34,8 @@ func (t *tool) logsCommand() *cobra.Command {
 	var o logOptions
 	command := &cobra.Command{
 		Use: "logs [CLUSTER]", Short: "Print the logs of the API servers, and the operator's lines about the cluster",
-		Long: "Print the logs of the API servers and the operator's log lines about the cluster, each with the name of its pod.\n" +
-			"--operator prints only the operator's lines, --replicas only those of API servers.",
+		Long: "Print the logs of the API servers and the operator's log lines about the cluster, each with the name of its " +
+			"pod.\n--operator prints only the operator's lines, --replicas only those of API servers.",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
 	}
 	f := command.Flags()
@@ -50,7 +50,7 @@ func (t *tool) logsCommand() *cobra.Command {
 	return command
 }
 
-// source is a log to print.
+// source is a log to print, and the selection of its lines.
 type source struct {
 	pod    *corev1.Pod
 	accept func(line string) bool
@@ -87,13 +87,14 @@ func (t *tool) logs(ctx context.Context, key client.ObjectKey, o logOptions) err
 	return errors.Join(errs...)
 }
 
-// sources returns the pods of the cluster and of the operator.
+// sources returns the logs that the options select, of the cluster's and the operator's pods.
 func (t *tool) sources(ctx context.Context, key client.ObjectKey, o logOptions) ([]source, error) {
 	var sources []source
 	all := func(string) bool { return true }
 	if !o.operator {
 		var pods corev1.PodList
-		err := t.client.List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingLabels{desired.ClusterLabel: key.Name})
+		err := t.client.List(ctx, &pods, client.InNamespace(key.Namespace),
+			client.MatchingLabels{desired.ClusterLabel: key.Name})
 		if err != nil {
 			return nil, err
 		}
@@ -110,7 +111,8 @@ func (t *tool) sources(ctx context.Context, key client.ObjectKey, o logOptions) 
 		case err != nil:
 			t.note("The operator's log is not printed: %v", err)
 		case len(pods.Items) == 0 && o.operator:
-			return nil, errors.New("the hosting cluster has no pod of the operator; in a sandbox, use `quorate sandbox logs operator`")
+			return nil, errors.New("the hosting cluster has no pod of the operator; in a sandbox, use `quorate sandbox logs " +
+				"operator`")
 		}
 		for i := range pods.Items {
 			accept := func(line string) bool { return mentions(line, key) }
@@ -123,17 +125,20 @@ func (t *tool) sources(ctx context.Context, key client.ObjectKey, o logOptions) 
 	return sources, nil
 }
 
-// mentions reports whether a line of the operator's log is about a cluster. The operator logs as text or JSON.
+// mentions reports whether a line of the operator's log, text or JSON, is about a cluster.
 func mentions(line string, key client.ObjectKey) bool {
 	has := func(field, value string) bool {
-		return strings.Contains(line+" ", " "+field+"="+value+" ") || strings.Contains(line, fmt.Sprintf("%q:%q", field, value))
+		return strings.Contains(line+" ", " "+field+"="+value+" ") ||
+			strings.Contains(line, fmt.Sprintf("%q:%q", field, value))
 	}
 	return has("name", key.Name) && has("namespace", key.Namespace)
 }
 
-// printLog prints the accepted lines of a log. If lines are filtered, it reads the whole log, because the API server would
-// apply the tail limit before the filter.
-func (t *tool) printLog(ctx context.Context, clientset kubernetes.Interface, s source, o logOptions, line func(string)) error {
+// printLog prints the accepted lines of a log. It reads the whole log of an operator's pod, because the API server
+// would apply the limit of lines before they are filtered.
+func (t *tool) printLog(
+	ctx context.Context, clientset kubernetes.Interface, s source, o logOptions, line func(string),
+) error {
 	filtered := s.pod.Labels[desired.NameLabel] == desired.OperatorName
 	options := &corev1.PodLogOptions{Follow: o.follow, Previous: o.previous, Container: s.pod.Spec.Containers[0].Name}
 	if o.since > 0 {
@@ -157,7 +162,9 @@ func (t *tool) printLog(ctx context.Context, clientset kubernetes.Interface, s s
 	})
 }
 
-func openLog(ctx context.Context, clientset kubernetes.Interface, s source, options *corev1.PodLogOptions) (io.ReadCloser, error) {
+func openLog(
+	ctx context.Context, clientset kubernetes.Interface, s source, options *corev1.PodLogOptions,
+) (io.ReadCloser, error) {
 	stream, err := clientset.CoreV1().Pods(s.pod.Namespace).GetLogs(s.pod.Name, options).Stream(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the log of pod %s: %w", s.pod.Name, err)
@@ -165,10 +172,11 @@ func openLog(ctx context.Context, clientset kubernetes.Interface, s source, opti
 	return stream, nil
 }
 
-// printFiltered prints the last accepted lines of a log, and then follows it if the options say so. The second request
-// begins with the second of the last line, and lines up to that one are dropped.
+// printFiltered prints the last accepted lines of a log, and then follows the log if the options request it. The
+// request that follows the log begins with the second of the last line, so that lines up to the last one are dropped.
 func printFiltered(
-	ctx context.Context, clientset kubernetes.Interface, s source, options corev1.PodLogOptions, tail int64, line func(string),
+	ctx context.Context, clientset kubernetes.Interface, s source, options corev1.PodLogOptions,
+	tail int64, line func(string),
 ) error {
 	follow := options.Follow
 	options.Follow, options.Timestamps = false, true
@@ -207,7 +215,7 @@ func printFiltered(
 	})
 }
 
-// splitTimestamp returns the time that the kubelet has put before a line, and the line.
+// splitTimestamp splits a line into the timestamp that the kubelet has added and the original line.
 func splitTimestamp(text string) (time.Time, string) {
 	timestamp, rest, _ := strings.Cut(text, " ")
 	at, err := time.Parse(time.RFC3339Nano, timestamp)
@@ -228,7 +236,7 @@ func lastLines(log io.Reader, accept func(string) bool, count int) ([]string, er
 	return lines, err
 }
 
-// eachLine calls do with each line, including lines that are too long for a Scanner.
+// eachLine calls do with each line of a log. Lines may be longer than a bufio.Scanner allows.
 func eachLine(log io.Reader, do func(string)) error {
 	reader := bufio.NewReader(log)
 	for {

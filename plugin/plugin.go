@@ -1,5 +1,5 @@
-// Package plugin is `kubectl quorate`: the state of ApiServerClusters on one screen, and the tasks of their
-// administrators. kubectl runs it through a link named kubectl-quorate.
+// Package plugin implements `kubectl quorate`, which shows the state of ApiServerClusters and performs the tasks of
+// their administrators. kubectl runs it through a link named kubectl-quorate.
 package plugin
 
 import (
@@ -18,14 +18,14 @@ import (
 	"quorate.dev/terminal"
 )
 
-// Exit codes for scripts. 0 is success.
+// Exit codes, an interface for scripts. 0 is success.
 const (
 	ExitError    = 1 // an invalid argument, no connection or no permission
-	ExitNegative = 2 // the cluster is not healthy, or the operation failed
+	ExitNegative = 2 // the cluster is not healthy, or the operation has failed
 	ExitTimeout  = 3 // the operation is not finished
 )
 
-// codeError is an error with the exit code of the process.
+// codeError is an error that determines the exit code of the process.
 type codeError struct {
 	error
 	code int
@@ -45,11 +45,11 @@ type streams struct {
 	in       io.Reader
 	out, err *terminal.Writer
 	terminal bool       // err is a terminal, on which progress is displayed
-	asks     bool       // in is a terminal, from which a confirmation can be read
-	width    func() int // columns of the terminal, 0: unknown
+	asks     bool       // in is a terminal, from which confirmations are read
+	width    func() int // columns of the terminal; 0: unknown
 }
 
-// Run is the command `kubectl quorate`.
+// Run runs the command `kubectl quorate`.
 func Run(ctx context.Context, args []string) error {
 	klog.SetLogger(logr.Discard()) // client-go logs the ends of streams, which commands report themselves
 	s := streams{in: os.Stdin, out: terminal.Stdout(), err: terminal.Stderr(), asks: term.IsTerminal(int(os.Stdin.Fd()))}
@@ -57,12 +57,12 @@ func Run(ctx context.Context, args []string) error {
 	return run(ctx, s, args)
 }
 
-// Complete is the program kubectl_complete-quorate, which kubectl runs to complete the arguments of `kubectl quorate`.
+// Complete runs the program kubectl_complete-quorate, with which kubectl completes the arguments of `kubectl quorate`.
 func Complete(ctx context.Context, args []string) error {
 	return Run(ctx, append([]string{cobra.ShellCompRequestCmd}, args...))
 }
 
-// Command returns the command `kubectl quorate`, for the reference of its flags.
+// Command returns the command `kubectl quorate` for the generated reference of flags.
 func Command() *cobra.Command {
 	discard := terminal.NewWriter(io.Discard)
 	return newCommand(streams{out: discard, err: discard})
@@ -91,7 +91,8 @@ func newCommand(s streams) *cobra.Command {
 	root.SetErr(s.err)
 	t := &tool{streams: s, now: time.Now}
 	t.connectionFlags(root)
-	root.AddCommand(t.statusCommand(), t.topCommand(), t.waitCommand(), t.logsCommand(), t.kubeconfigCommand(), t.forwardCommand(),
+	root.AddCommand(t.statusCommand(), t.topCommand(), t.waitCommand(), t.logsCommand(),
+		t.kubeconfigCommand(), t.forwardCommand(),
 		t.backupCommand(), t.restoreCommand(), t.recoverCommand(), t.rotateCommand())
 	return root
 }

@@ -7,17 +7,17 @@ import (
 	"quorate.dev/terminal"
 )
 
-// standardWidth is the width of a terminal that does not report one.
+// standardWidth is the assumed number of columns of a terminal whose width is unknown.
 const standardWidth = 80
 
-// progress displays the state of an operation on standard error: one line that is replaced on a terminal, a line per
-// change elsewhere.
+// progress displays the progress of an operation on standard error: as one line that is replaced on a terminal, and as
+// a line for each change elsewhere.
 type progress struct {
 	streams
 	last string
 }
 
-// show displays a state unless it is displayed already.
+// show displays a state, unless it is already displayed.
 func (p *progress) show(text string) {
 	text, _, _ = strings.Cut(text, "\n")
 	text = terminal.Line(text) // before the text is shortened
@@ -40,7 +40,7 @@ func (p *progress) show(text string) {
 	p.err.ReplaceLine(text)
 }
 
-// done ends the line on a terminal.
+// done ends the replaced line on a terminal.
 func (p *progress) done() {
 	if p.terminal && p.last != "" {
 		fmt.Fprintln(p.err)

@@ -11,17 +11,17 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// rotateOptions are the flags of rotate.
+// rotateOptions are the flags of `kubectl quorate rotate`.
 type rotateOptions struct {
 	overlap string
 	timeout time.Duration
 	wait    bool
 }
 
-// credential is a kind of credentials that rotate replaces.
+// credential is a kind of credentials that `kubectl quorate rotate` replaces.
 type credential struct {
 	name, summary string
-	overlap       bool // has an overlap
+	overlap       bool // the old and the new credentials are both accepted for an overlap
 	spec          func(rotateBefore string, overlap map[string]any) map[string]any
 }
 
@@ -45,9 +45,9 @@ var credentials = []credential{
 func (t *tool) rotateCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use: "rotate", Short: "Replace authorities or keys in stages, without interruption", Args: cobra.NoArgs,
-		Long: "Replace the current authorities or keys. The old and the new ones are both accepted for the overlap in the spec of\n" +
-			"the cluster, so a rotation takes days by default. `kubectl quorate status` shows its stage.",
-		// Without RunE, cobra would print the help for an unknown subcommand and report success.
+		Long: "Replace the current authorities or keys. The old and the new ones are both accepted for the overlap in the " +
+			"spec of\nthe cluster, so a rotation takes days by default. `kubectl quorate status` shows its stage.",
+		// Without RunE, cobra prints the help for an unknown subcommand and reports success.
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
 	for _, c := range credentials {
@@ -59,11 +59,13 @@ func (t *tool) rotateCommand() *cobra.Command {
 func (t *tool) rotateOne(c credential) *cobra.Command {
 	var o rotateOptions
 	command := &cobra.Command{
-		Use: c.name + " [CLUSTER]", Short: "Replace " + c.summary, Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
+		Use: c.name + " [CLUSTER]", Short: "Replace " + c.summary, Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: t.completeClusters,
 	}
 	f := command.Flags()
 	if c.overlap {
-		f.StringVar(&o.overlap, "overlap", "", "Duration for which the old ones stay accepted; it is stored in the spec. Default: the overlap in the spec")
+		f.StringVar(&o.overlap, "overlap", "",
+			"Duration for which the old ones stay accepted; it is stored in the spec. Default: the overlap in the spec")
 	}
 	f.BoolVar(&o.wait, "wait", false, "Wait until the rotation is complete")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "Time to wait; 0 waits without limit")
@@ -72,7 +74,7 @@ func (t *tool) rotateOne(c credential) *cobra.Command {
 	return command
 }
 
-// check returns an error if the overlap is not a duration.
+// check returns an error if --overlap is not a duration.
 func (o *rotateOptions) check() error {
 	if o.overlap == "" {
 		return nil
@@ -89,7 +91,8 @@ func (t *tool) rotate(ctx context.Context, key client.ObjectKey, c credential, o
 		return err
 	}
 	if c.name == "encryption-keys" && (cluster.Spec.Encryption == nil || cluster.Spec.Encryption.KMS != nil) {
-		return fmt.Errorf("cluster %s has no encryption keys that the operator manages: configure them in spec.encryption", key.Name)
+		return fmt.Errorf("cluster %s has no encryption keys that the operator manages: configure them in spec.encryption",
+			key.Name)
 	}
 	fields := map[string]any{}
 	if o.overlap != "" {

@@ -15,7 +15,7 @@ import (
 	"quorate.dev/plugin/replica"
 )
 
-// statusOptions are the flags of status.
+// statusOptions are the flags of `kubectl quorate status`.
 type statusOptions struct {
 	format        string
 	allNamespaces bool
@@ -26,8 +26,8 @@ func (t *tool) statusCommand() *cobra.Command {
 	var o statusOptions
 	command := &cobra.Command{
 		Use: "status [CLUSTER]", Short: "Print the state of a cluster on one screen, and what to do next",
-		Long: "Print the state of a cluster on one screen, and what to do next. The name is optional if the namespace has one\n" +
-			"cluster; with several, prints a line for each. Exits with 2 if a cluster needs attention.",
+		Long: "Print the state of a cluster on one screen, and what to do next. The name is optional if the namespace has " +
+			"one\ncluster; with several, prints a line for each. Exits with 2 if a cluster needs attention.",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
 		RunE: func(command *cobra.Command, args []string) error {
 			if err := t.connect(); err != nil {
@@ -37,8 +37,10 @@ func (t *tool) statusCommand() *cobra.Command {
 		},
 	}
 	outputFlag(command, &o.format)
-	command.Flags().BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Print a line for each cluster in all namespaces")
-	command.Flags().BoolVar(&o.metrics, "metrics", true, "Read revisions from the metrics of each API server, through a command in its pod")
+	command.Flags().BoolVarP(&o.allNamespaces, "all-namespaces", "A", false,
+		"Print a line for each cluster in all namespaces")
+	command.Flags().BoolVar(&o.metrics, "metrics", true,
+		"Read revisions from the metrics of each API server, through a command in its pod")
 	return command
 }
 
@@ -83,7 +85,7 @@ func (t *tool) printStatus(format string, o *overview.Overview) error {
 	return render.Status(t.out, o, t.now())
 }
 
-// attention returns an error if a cluster is not healthy.
+// attention returns an error with the exit code ExitNegative if a cluster needs attention.
 func attention(all ...*overview.Overview) error {
 	for _, o := range all {
 		if o.Health != overview.Healthy && o.Health != overview.Hibernated {
@@ -93,7 +95,8 @@ func attention(all ...*overview.Overview) error {
 	return nil
 }
 
-// keys returns the named cluster, or all clusters of the namespace or of all namespaces.
+// keys returns the keys of the cluster that the arguments name, or of all clusters in the namespace or in all
+// namespaces.
 func (t *tool) keys(ctx context.Context, args []string, allNamespaces bool) ([]client.ObjectKey, error) {
 	if len(args) > 0 {
 		key, err := t.cluster(ctx, args)
@@ -119,9 +122,11 @@ func (t *tool) keys(ctx context.Context, args []string, allNamespaces bool) ([]c
 	return keys, nil
 }
 
-// overview reads the state of a cluster, with metrics if requested, and with rates over an interval if that is not
-// zero.
-func (t *tool) overview(ctx context.Context, key client.ObjectKey, metrics bool, interval time.Duration) (*overview.Overview, error) {
+// overview reads the state of a cluster. If metrics is set, it also reads the metrics of the API servers, and unless
+// interval is zero it measures rates over that time.
+func (t *tool) overview(
+	ctx context.Context, key client.ObjectKey, metrics bool, interval time.Duration,
+) (*overview.Overview, error) {
 	in, err := overview.Collect(ctx, t.client, key, t.now())
 	if err != nil {
 		return nil, err

@@ -33,7 +33,7 @@ type tool struct {
 	namespace string
 }
 
-// connectionFlags adds kubectl's flags that select the hosting cluster, the user and the namespace.
+// connectionFlags adds the flags of kubectl that select the hosting cluster, the user and the namespace.
 func (t *tool) connectionFlags(root *cobra.Command) {
 	t.rules = clientcmd.NewDefaultClientConfigLoadingRules()
 	f := root.PersistentFlags()
@@ -60,7 +60,8 @@ func (t *tool) connect() error {
 	return err
 }
 
-// runFor connects and calls do with the cluster that the arguments name, or with the only one in the namespace.
+// runFor returns a function that connects, and calls do with the cluster that the arguments name or the only one in the
+// namespace.
 func (t *tool) runFor(do func(ctx context.Context, key client.ObjectKey) error) func(*cobra.Command, []string) error {
 	return func(command *cobra.Command, args []string) error {
 		if err := t.connect(); err != nil {
@@ -74,10 +75,10 @@ func (t *tool) runFor(do func(ctx context.Context, key client.ObjectKey) error) 
 	}
 }
 
-// cluster returns the key of the cluster that the arguments name, or of the only one in the namespace.
+// cluster returns the key of the cluster that the arguments name, or of the only cluster in the namespace.
 func (t *tool) cluster(ctx context.Context, args []string) (client.ObjectKey, error) {
 	if len(args) > 0 {
-		_, name, found := strings.Cut(args[0], "/") // accept asc/demo, as kubectl prints it
+		_, name, found := strings.Cut(args[0], "/") // asc/demo, as kubectl prints names, is accepted, too
 		if !found {
 			name = args[0]
 		}
@@ -88,14 +89,16 @@ func (t *tool) cluster(ctx context.Context, args []string) (client.ObjectKey, er
 	case err != nil:
 		return client.ObjectKey{}, t.explain(ctx, err)
 	case len(names) == 0:
-		return client.ObjectKey{}, fmt.Errorf("namespace %s has no ApiServerCluster; select another one with --namespace", t.namespace)
+		return client.ObjectKey{}, fmt.Errorf("namespace %s has no ApiServerCluster; select another one with --namespace",
+			t.namespace)
 	case len(names) > 1:
-		return client.ObjectKey{}, fmt.Errorf("name one of the ApiServerClusters of namespace %s: %s", t.namespace, strings.Join(names, ", "))
+		return client.ObjectKey{}, fmt.Errorf("name one of the ApiServerClusters of namespace %s: %s",
+			t.namespace, strings.Join(names, ", "))
 	}
 	return client.ObjectKey{Namespace: t.namespace, Name: names[0]}, nil
 }
 
-// names returns the names of the clusters in the namespace.
+// names returns the sorted names of the clusters in the namespace.
 func (t *tool) names(ctx context.Context) ([]string, error) {
 	var list v1alpha1.ApiServerClusterList
 	if err := t.client.List(ctx, &list, client.InNamespace(t.namespace)); err != nil {
@@ -109,13 +112,14 @@ func (t *tool) names(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// explain adds a hint for the user to an error.
+// explain adds a hint for the user to an error of the hosting cluster.
 func (t *tool) explain(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case meta.IsNoMatchError(err):
-		return fmt.Errorf("%w; the server %s has no Quorate operator: select the hosting cluster with --context, or install the operator",
+		return fmt.Errorf("%w; the server %s has no Quorate operator: select the hosting cluster with --context, or "+
+			"install the operator",
 			err, t.config.Host)
 	case apierrors.IsNotFound(err):
 		if names, listErr := t.names(ctx); listErr == nil && len(names) > 0 {
@@ -128,8 +132,8 @@ func (t *tool) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// print writes a value as JSON or YAML. As with kubectl, objects have their apiVersion and kind, which clients drop, and no
-// managed fields.
+// print writes a value as JSON or YAML. Like kubectl, it writes objects with apiVersion and kind, which clients drop,
+// and without managed fields.
 func (t *tool) print(format string, value any) error {
 	if object, ok := value.(client.Object); ok {
 		kind, err := apiutil.GVKForObject(object, overview.Scheme())
@@ -140,8 +144,8 @@ func (t *tool) print(format string, value any) error {
 		object.SetManagedFields(nil)
 	}
 	if format == "yaml" {
-		// YAML cannot represent all control characters, and does not escape all others that terminals interpret. JSON does
-		// both, and every YAML parser reads it.
+		// YAML cannot represent all control characters, and leaves some that terminals interpret. JSON escapes all, and
+		// every YAML parser can read it.
 		if content, err := yaml.Marshal(value); err == nil && terminal.Plain(content) {
 			_, err = t.out.Write(content)
 			return err
@@ -150,10 +154,11 @@ func (t *tool) print(format string, value any) error {
 	return terminal.PrintJSON(t.out, value, "    ")
 }
 
-// outputFlag adds the flag --output.
+// outputFlag adds the flag --output and its check.
 func outputFlag(command *cobra.Command, format *string) {
 	command.Flags().StringVarP(format, "output", "o", "", "Output format: json or yaml; default: text")
-	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = command.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	checkFlags(command, func() error {
 		if !slices.Contains([]string{"", "json", "yaml"}, *format) {
 			return fmt.Errorf("--output %q must be json or yaml", *format)
@@ -162,7 +167,7 @@ func outputFlag(command *cobra.Command, format *string) {
 	})
 }
 
-// checkFlags adds a check that runs before the command connects.
+// checkFlags adds a check of the flags, which runs before the command connects.
 func checkFlags(command *cobra.Command, check func() error) {
 	earlier := command.PreRunE
 	command.PreRunE = func(command *cobra.Command, args []string) error {
@@ -175,7 +180,7 @@ func checkFlags(command *cobra.Command, check func() error) {
 	}
 }
 
-// completeClusters completes the names of clusters.
+// completeClusters returns the names of clusters for the completion of an argument.
 func (t *tool) completeClusters(command *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 || t.connect() != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -20,11 +20,11 @@ import (
 	"quorate.dev/plugin/overview"
 )
 
-// goal is a state to wait for. It reports whether the object has reached it, or returns an error if that is
-// impossible.
+// goal is a state to wait for. It reports whether an object has reached the state, and returns an error if the object
+// cannot reach it.
 type goal[T client.Object] func(object T) (bool, error)
 
-// goals are the values of wait --for.
+// goals are the states of clusters by the values of --for.
 var goals = map[string]goal[*v1alpha1.ApiServerCluster]{
 	"settled":   func(c *v1alpha1.ApiServerCluster) (bool, error) { return overview.Settled(c), nil },
 	"available": isTrue(v1alpha1.Available),
@@ -38,7 +38,8 @@ var goals = map[string]goal[*v1alpha1.ApiServerCluster]{
 	},
 	"rotated": func(c *v1alpha1.ApiServerCluster) (bool, error) {
 		c0 := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.CredentialsRotating)
-		return c0 != nil && c0.ObservedGeneration == c.Generation && c0.Status == metav1.ConditionFalse, nil
+		return c0 != nil && c0.ObservedGeneration == c.Generation && c0.Status == metav1.ConditionFalse &&
+			c.Status.Rotations == nil, nil
 	},
 	"deleted": func(*v1alpha1.ApiServerCluster) (bool, error) { return false, nil },
 }
@@ -73,9 +74,10 @@ func (t *tool) waitCommand() *cobra.Command {
 	return command
 }
 
-// awaitCluster waits until a cluster reaches a state, and prints that.
+// awaitCluster waits until a cluster reaches a state, and prints that it has.
 func (t *tool) awaitCluster(
-	ctx context.Context, key client.ObjectKey, timeout time.Duration, target string, reached goal[*v1alpha1.ApiServerCluster],
+	ctx context.Context, key client.ObjectKey, timeout time.Duration, target string,
+	reached goal[*v1alpha1.ApiServerCluster],
 ) error {
 	began := t.now()
 	err := await(ctx, t, waiting{what: "cluster " + key.Name, state: target, timeout: timeout}, key,
@@ -95,32 +97,37 @@ func recovering(c *v1alpha1.ApiServerCluster) bool {
 	return c.Recovering(v1alpha1.RecoveryStopping, v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting)
 }
 
-// describe returns the state of a cluster in one line.
+// describe returns the progress of a cluster in one line.
 func describe(c *v1alpha1.ApiServerCluster) string {
 	text := fmt.Sprintf("%s: %d/%d ready", c.Name, c.Status.ReadyReplicas, c.ReplicaCount())
 	if recovering(c) {
-		return strings.TrimSpace(fmt.Sprintf("%s, recovery in stage %s %s", text, c.Status.Recovery.Stage, c.Status.Recovery.Message))
+		return strings.TrimSpace(fmt.Sprintf("%s, recovery in stage %s %s", text, c.Status.Recovery.Stage,
+			c.Status.Recovery.Message))
 	}
-	for _, kind := range []string{v1alpha1.Restored, v1alpha1.Degraded, v1alpha1.Progressing, v1alpha1.CredentialsRotating} {
-		if condition := meta.FindStatusCondition(c.Status.Conditions, kind); condition != nil && !overview.Expected(*condition) {
+	for _, kind := range []string{
+		v1alpha1.Deleting, v1alpha1.Restored, v1alpha1.Degraded, v1alpha1.Progressing, v1alpha1.CredentialsRotating,
+	} {
+		if condition := meta.FindStatusCondition(c.Status.Conditions, kind); condition != nil &&
+			!overview.Expected(*condition) {
 			return text + ", " + condition.Message
 		}
 	}
 	return text
 }
 
-// errDeleted is returned when the object no longer exists.
+// errDeleted is returned if the object does not exist.
 var errDeleted = errors.New("it does not exist")
 
-// waiting describes what a command waits for.
+// waiting describes a state that a command waits for.
 type waiting struct {
 	what, state string
-	timeout     time.Duration // 0: none
+	timeout     time.Duration // 0: no limit
 }
 
-// await watches an object until it reaches a state, and displays the progress.
+// await watches an object until it has reached a goal, and displays the progress.
 func await[T client.Object](
-	ctx context.Context, t *tool, w waiting, key client.ObjectKey, list client.ObjectList, reached goal[T], describe func(T) string,
+	ctx context.Context, t *tool, w waiting, key client.ObjectKey, list client.ObjectList,
+	reached goal[T], describe func(T) string,
 ) error {
 	if w.timeout > 0 {
 		var cancel context.CancelFunc
@@ -147,11 +154,13 @@ func await[T client.Object](
 	}
 }
 
-// watchOnce watches an object until it reaches the goal or the watch ends.
+// watchOnce calls seen with each version of an object until seen returns true or the watch ends.
 func watchOnce[T client.Object](
 	ctx context.Context, c client.WithWatch, key client.ObjectKey, list client.ObjectList, seen func(T) (bool, error),
 ) (bool, error) {
-	only := &client.ListOptions{Namespace: key.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", key.Name)}
+	only := &client.ListOptions{
+		Namespace: key.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", key.Name),
+	}
 	if err := c.List(ctx, list, only); err != nil {
 		return false, err
 	}
@@ -174,7 +183,7 @@ func watchOnce[T client.Object](
 	for event := range watcher.ResultChan() {
 		object, ok := event.Object.(T)
 		if !ok {
-			return false, nil // an error such as an expired revision: list again
+			return false, nil // an error such as an expired revision; await lists again
 		}
 		if event.Type == watch.Deleted {
 			return false, errDeleted

@@ -32,15 +32,18 @@ import (
 	"quorate.dev/sandbox/progress"
 )
 
-// demo is the cluster that a sandbox creates.
+// demo is the cluster that a sandbox creates unless --empty is set.
 var demo = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "demo"}
 
 var (
-	definitions     = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	definitions = schema.GroupVersionResource{
+		Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
+	}
 	clusterResource = v1alpha1.GroupVersion.WithResource("apiserverclusters")
 )
 
-// installResources applies the operator's CustomResourceDefinitions and waits until they are served, and the roles.
+// installResources applies the operator's CustomResourceDefinitions and roles, and waits until the definitions are
+// served.
 func (s *sandbox) installResources(ctx context.Context, restConfig *rest.Config) error {
 	client, err := dynamic.NewForConfig(restConfig)
 	if err != nil {
@@ -52,7 +55,7 @@ func (s *sandbox) installResources(ctx context.Context, restConfig *rest.Config)
 	}
 	for _, file := range files {
 		if err := install(ctx, client, file); err != nil {
-			return fmt.Errorf("installing %s: %w", filepath.Base(file), err)
+			return fmt.Errorf("install %s: %w", filepath.Base(file), err)
 		}
 	}
 	return installRBAC(ctx, client)
@@ -77,7 +80,8 @@ func install(ctx context.Context, client dynamic.Interface, file string) error {
 		return err
 	}
 	options := metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("metadata.name", applied.GetName()).String(), ResourceVersion: applied.GetResourceVersion(),
+		FieldSelector:   fields.OneTermEqualSelector("metadata.name", applied.GetName()).String(),
+		ResourceVersion: applied.GetResourceVersion(),
 	}
 	watcher, err := api.Watch(ctx, options)
 	if err != nil {
@@ -103,7 +107,7 @@ func established(definition *unstructured.Unstructured) bool {
 	return false
 }
 
-// clusters creates demo, unless it exists or --empty is set, and prints all clusters until ctx is done.
+// clusters creates demo unless --empty is set, and then prints all clusters until ctx is done.
 func (s *sandbox) clusters(ctx context.Context, config *rest.Config, started time.Time) error {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -111,14 +115,16 @@ func (s *sandbox) clusters(ctx context.Context, config *rest.Config, started tim
 	}
 	if !s.settings.empty {
 		if err := s.applyDemo(ctx, client); err != nil {
-			return fmt.Errorf("creating %s: %w", demo.Name, err)
+			return fmt.Errorf("create %s: %w", demo.Name, err)
 		}
 	}
 	f := &clusterWatcher{sandbox: s, started: started, wake: make(chan struct{}, 1), shown: map[string]*row{}}
 	core := informers.NewSharedInformerFactory(kubernetes.NewForConfigOrDie(config), 0)
 	custom := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
 	f.secrets, f.clusters = core.Core().V1().Secrets().Lister(), custom.ForResource(clusterResource).Lister()
-	for _, informer := range []cache.SharedIndexInformer{core.Core().V1().Secrets().Informer(), custom.ForResource(clusterResource).Informer()} {
+	for _, informer := range []cache.SharedIndexInformer{
+		core.Core().V1().Secrets().Informer(), custom.ForResource(clusterResource).Informer(),
+	} {
 		if _, err := informer.AddEventHandler(f); err != nil {
 			return err
 		}
@@ -130,7 +136,7 @@ func (s *sandbox) clusters(ctx context.Context, config *rest.Config, started tim
 	return f.run(ctx)
 }
 
-// applyDemo creates demo. If it exists, applyDemo only sets the replicas given on the command line.
+// applyDemo creates demo. If demo exists, applyDemo only sets its replicas, and only if --replicas is set.
 func (s *sandbox) applyDemo(ctx context.Context, client dynamic.Interface) error {
 	api := client.Resource(clusterResource).Namespace(demo.Namespace)
 	cluster := &unstructured.Unstructured{Object: map[string]any{
@@ -150,7 +156,7 @@ func (s *sandbox) applyDemo(ctx context.Context, client dynamic.Interface) error
 	return err
 }
 
-// clusterWatcher prints every cluster and writes its kubeconfig file.
+// clusterWatcher prints the state of every cluster, and writes the kubeconfig files of the clusters.
 type clusterWatcher struct {
 	*sandbox
 	started  time.Time
@@ -158,16 +164,16 @@ type clusterWatcher struct {
 	clusters cache.GenericLister
 	wake     chan struct{}
 	shown    map[string]*row
-	ready    bool // the ready event was printed
+	ready    bool // the ready event has been printed
 }
 
 // row is the last printed state of a cluster.
 type row struct {
-	settled    bool          // matches its spec
-	once       bool          // has been settled before
-	since      time.Time     // when it last became unsettled
-	took       time.Duration // time until it was settled again
-	kubeconfig string        // as last printed
+	settled    bool          // the cluster matches its spec
+	once       bool          // the cluster has been settled before
+	since      time.Time     // when the cluster last became unsettled
+	took       time.Duration // time until the cluster was settled again
+	kubeconfig string        // path of the kubeconfig file; empty until the file exists
 }
 
 func (r *row) observe(settled bool, now time.Time) {
@@ -215,7 +221,9 @@ func (f *clusterWatcher) step() error {
 	present := map[string]bool{}
 	for _, object := range objects {
 		cluster := &v1alpha1.ApiServerCluster{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.(*unstructured.Unstructured).Object, cluster); err != nil {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(
+			object.(*unstructured.Unstructured).Object, cluster,
+		); err != nil {
 			return err
 		}
 		name := displayName(cluster)
@@ -263,8 +271,8 @@ func (f *clusterWatcher) show(name string, cluster *v1alpha1.ApiServerCluster, r
 	return nil
 }
 
-// reachable reports whether the Service routes to all replicas. After a start, the cluster's status is stale until the
-// operator has reconciled it.
+// reachable reports whether the Service routes to all replicas. After a start of the sandbox, the cluster has the
+// status of the previous run until the operator has reconciled the cluster.
 func (f *clusterWatcher) reachable(cluster *v1alpha1.ApiServerCluster) bool {
 	entry, _ := f.table.Get(cluster.Namespace, cluster.Name)
 	ready := int32(0)
@@ -276,7 +284,7 @@ func (f *clusterWatcher) reachable(cluster *v1alpha1.ApiServerCluster) bool {
 	return ready == wanted(cluster)
 }
 
-// writeKubeconfig writes the cluster's kubeconfig once the Secret exists and the Service has an address.
+// writeKubeconfig writes the kubeconfig file of a cluster, once the Secret exists and the Service has an address.
 func (f *clusterWatcher) writeKubeconfig(name string, cluster *v1alpha1.ApiServerCluster, row *row) error {
 	secret, err := f.secrets.Secrets(cluster.Namespace).Get(cluster.Name + "-admin-kubeconfig")
 	if apierrors.IsNotFound(err) {
@@ -300,7 +308,7 @@ func (f *clusterWatcher) writeKubeconfig(name string, cluster *v1alpha1.ApiServe
 	return nil
 }
 
-// serviceAddress returns the address of the cluster's Service on this machine.
+// serviceAddress returns the address on which the proxy listens for the cluster's Service.
 func (f *clusterWatcher) serviceAddress(cluster *v1alpha1.ApiServerCluster) (netip.AddrPort, bool) {
 	entry, ok := f.table.Get(cluster.Namespace, cluster.Name)
 	if !ok || len(entry.Service.Spec.Ports) == 0 {
@@ -313,14 +321,16 @@ func (f *clusterWatcher) serviceAddress(cluster *v1alpha1.ApiServerCluster) (net
 	return f.proxy.Address(netip.AddrPortFrom(address, uint16(entry.Service.Spec.Ports[0].Port)))
 }
 
-// announce prints the ready event once all clusters of the command line are settled.
+// announce prints the ready event once demo is settled, or immediately with --empty.
 func (f *clusterWatcher) announce() {
 	row := f.shown[demo.Name]
 	if f.ready || !f.settings.empty && (row == nil || !row.settled) {
 		return
 	}
 	f.ready = true
-	event := progress.Event{Event: "ready", Kubeconfig: f.home.show("management.kubeconfig"), Clusters: map[string]string{}}
+	event := progress.Event{
+		Event: "ready", Kubeconfig: f.home.show("management.kubeconfig"), Clusters: map[string]string{},
+	}
 	if f.home.fresh {
 		event.Message = f.home.tryNext(f.settings.empty)
 	}
@@ -332,8 +342,8 @@ func (f *clusterWatcher) announce() {
 	f.display.Show(event)
 }
 
-// displayName returns the cluster's name, with its namespace unless that is the default one. The name management is
-// reserved for the management API server.
+// displayName returns the name of a cluster in events and file names: with its namespace, unless that is the default
+// one. The name management belongs to the management API server.
 func displayName(cluster *v1alpha1.ApiServerCluster) string {
 	return fileName(cluster.Namespace, cluster.Name)
 }

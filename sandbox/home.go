@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"quorate.dev/sandbox/addresses"
 	"quorate.dev/sandbox/management"
@@ -21,28 +22,31 @@ const (
 	stateFile = "sandbox.json"
 )
 
-// home is the directory of a sandbox, locked by one process at a time.
+// home is the directory of a sandbox. The process of a running sandbox locks it.
 type home struct {
-	shown string // as given by the user
+	shown string // path as the user gave it
 	path  string // absolute
 	lock  *os.File
 	state state
-	fresh bool // the directory is new
+	fresh bool // this process has created the sandbox
 }
 
-// state is the persistent state of a sandbox.
+// state is the content of sandbox.json.
 type state struct {
 	Network addresses.Network `json:"network"`
 }
 
-// openHome creates or opens a directory, and locks it.
+// openHome opens the directory of a sandbox, which it creates if necessary, and locks it.
 func openHome(directory string) (*home, error) {
 	path, err := filepath.Abs(directory)
 	if err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("creating the directory of the sandbox: %w; choose another one with --dir", err)
+		return nil, fmt.Errorf("create the directory of the sandbox: %w; choose another one with --dir", err)
+	}
+	if err := protect(path); err != nil {
+		return nil, err
 	}
 	file, err := acquire(filepath.Join(path, lockFile))
 	if err != nil {
@@ -56,13 +60,69 @@ func openHome(directory string) (*home, error) {
 	return h, nil
 }
 
+// checkOwner returns an error if another user may have written to the directory of a sandbox, for example because the
+// other user created it in /tmp before the sandbox started: private keys would be written to files of that user, and
+// kubectl would run commands of that user's kubeconfigs. A symbolic link must belong to the user too.
+func checkOwner(path string) (fs.FileMode, error) {
+	link, err := os.Lstat(path)
+	if err != nil {
+		return 0, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	if !isOwn(link) || !isOwn(info) {
+		return 0, fmt.Errorf("%s belongs to another user; choose another directory with --dir", path)
+	}
+	return info.Mode().Perm(), nil
+}
+
+// writable are the permissions with which other users can write to a directory.
+const writable = 0o022
+
+// errWritable returns an error that tells the user how to replace a directory in which other users can write.
+func errWritable(path string) error {
+	return fmt.Errorf("other users can write to %s; delete it, or choose another directory with --dir", path)
+}
+
+// protect makes the directory accessible to its owner only. It returns an error if other users may have written to the
+// directory, or if it contains files that do not belong to a sandbox: --dir may name the user's home directory, whose
+// permissions must not change.
+func protect(path string) error {
+	mode, err := checkOwner(path)
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	if mode&writable != 0 && len(entries) > 0 {
+		return errWritable(path)
+	}
+	if len(entries) > 0 && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == lockFile }) {
+		return fmt.Errorf("%s has files but is not the directory of a sandbox; choose another directory with --dir", path)
+	}
+	return os.Chmod(path, 0o700) //nolint:gosec // a directory
+}
+
+// checkProtected returns an error if other users may have written to the directory of an existing sandbox.
+func checkProtected(path string) error {
+	mode, err := checkOwner(path)
+	if err == nil && mode&writable != 0 {
+		err = errWritable(path)
+	}
+	return err
+}
+
 func (h *home) close() { h.lock.Close() }
 
 func (h *home) file(elements ...string) string {
 	return filepath.Join(append([]string{h.path}, elements...)...)
 }
 
-// show returns the path of a file relative to the user's --dir.
+// show returns the path of a file below the path that the user gave.
 func (h *home) show(elements ...string) string {
 	return filepath.Join(append([]string{h.shown}, elements...)...)
 }
@@ -82,7 +142,7 @@ func (h *home) load() error {
 	return nil
 }
 
-// read reads the state.
+// read reads and checks the state.
 func (h *home) read() error {
 	content, err := os.ReadFile(h.file(stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,13 +155,13 @@ func (h *home) read() error {
 		err = fmt.Errorf("invalid network %d", h.state.Network)
 	}
 	if err != nil {
-		return fmt.Errorf("reading %s: %w; delete the sandbox with `quorate sandbox delete --dir %s` and start it again",
+		return fmt.Errorf("read %s: %w; delete the sandbox with `quorate sandbox delete --dir %s` and start it again",
 			h.show(stateFile), err, h.shown)
 	}
 	return nil
 }
 
-// settle chooses the network of a new sandbox: the first free one, starting at the hash of its path.
+// settle chooses the network of a new sandbox: the first free one, beginning at the hash of the directory's path.
 func (h *home) settle() error {
 	if _, err := os.Stat(h.file("management")); err == nil {
 		return fmt.Errorf("%s is missing but the sandbox has data; delete it with `quorate sandbox delete --dir %s`",
@@ -129,7 +189,7 @@ func (h *home) save() error {
 	return os.WriteFile(h.file(stateFile), append(content, '\n'), 0o600)
 }
 
-// occupied returns an error if an address of the network is in use.
+// occupied returns an error if a server's address in the network is in use.
 func occupied(network addresses.Network) error {
 	for _, address := range []netip.AddrPort{
 		netip.AddrPortFrom(network.Server(), management.SecurePort), netip.AddrPortFrom(network.Resolver(), names.Port),
@@ -143,10 +203,13 @@ func occupied(network addresses.Network) error {
 	return nil
 }
 
-// remove deletes the directory of a stopped sandbox.
+// remove deletes the directory of a sandbox, which must not be running.
 func remove(directory string) error {
 	if _, err := os.Stat(filepath.Join(directory, lockFile)); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s is not the directory of a sandbox", directory)
+	}
+	if _, err := checkOwner(directory); err != nil {
+		return err
 	}
 	file, err := acquire(filepath.Join(directory, lockFile))
 	if err != nil {

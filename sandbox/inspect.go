@@ -21,7 +21,8 @@ import (
 func statusCommand(s *settings) *cobra.Command {
 	var format string
 	command := &cobra.Command{
-		Use: "status [CLUSTER]", Short: "Print the state of the running sandbox and its clusters", Args: cobra.MaximumNArgs(1),
+		Use: "status [CLUSTER]", Short: "Print the state of the running sandbox and its clusters",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
 			h, err := existingHome(s.directory)
 			if err != nil {
@@ -46,8 +47,8 @@ func logsCommand(s *settings) *cobra.Command {
 	var tail int64
 	command := &cobra.Command{
 		Use: "logs [NAME...]", Short: "Print the logs of the operator, the management API server, the node or pods",
-		Long: "Print the logs of the operator, the management API server (management), the node (sandbox) or pods (by name).\n" +
-			"Default: operator. Also works while the sandbox is stopped.",
+		Long: "Print the logs of the operator, the management API server (management), the node (sandbox) or pods (by " +
+			"name).\nDefault: operator. Also works while the sandbox is stopped.",
 		RunE: func(command *cobra.Command, args []string) error {
 			h, err := existingHome(s.directory)
 			if err != nil {
@@ -71,8 +72,8 @@ func logsCommand(s *settings) *cobra.Command {
 	return command
 }
 
-// logFiles returns the log files by name: operator, management, sandbox, and pods, with their namespace unless that is
-// the default one.
+// logFiles returns the log files by name: operator, management, sandbox, and for the containers of a pod the name of
+// the pod, with its namespace unless that is the default one.
 func (h *home) logFiles() map[string][]string {
 	files := map[string][]string{}
 	root := h.file("logs")
@@ -100,7 +101,7 @@ func (h *home) logNames() []string {
 	return names
 }
 
-// printLogs prints logs. If there are several, each line is prefixed with the name of its log.
+// printLogs prints the logs with the given names. With several names, it prefixes each line with the name of its log.
 func (h *home) printLogs(ctx context.Context, out io.Writer, names []string, options logs.Options) error {
 	all := h.logFiles()
 	var (
@@ -136,11 +137,11 @@ func copyLog(ctx context.Context, file string, options logs.Options, out io.Writ
 	return log.Copy(ctx, out, clock.RealClock{})
 }
 
-// lines writes whole lines, so that lines of several logs are not mixed.
+// lines writes whole lines with a prefix, so that lines of concurrently printed logs do not mix.
 type lines struct {
 	out     io.Writer
 	prefix  string
-	mu      *sync.Mutex // of out
+	mu      *sync.Mutex // guards out
 	partial string
 }
 

@@ -16,14 +16,15 @@ import (
 
 const (
 	stopGrace     = 15 * time.Second
-	startTimeout  = 2 * time.Minute // reading a large database takes time
-	startAttempts = 3               // etcd may panic if an election coincides with the replay of its log; the next attempt succeeds
+	startTimeout  = 2 * time.Minute // long, because the server may have to read a large database
+	startAttempts = 3               // etcd may panic if an election coincides with the replay of its log
 	readyInterval = 20 * time.Millisecond
 )
 
 var errNotStarted = errors.New("the management API server did not start")
 
-// supervise restarts a process whenever it exits, and stops it when ctx is done. first may already be running.
+// supervise runs a process until ctx is done: it starts the process again whenever the process exits, and finally stops
+// it. The process running, if not nil, is already started.
 func (s *sandbox) supervise(ctx context.Context, name string, running *process.Process, command process.Command) error {
 	var backoff process.Backoff
 	for ctx.Err() == nil {
@@ -41,7 +42,10 @@ func (s *sandbox) supervise(ctx context.Context, name string, running *process.P
 		case <-running.Done():
 		}
 		exit, _ := running.Exit()
-		s.display.Show(progress.Event{Event: "note", Message: fmt.Sprintf("the %s ended with code %d and is started again; see %s", name, exit.Code, command.LogFile)})
+		s.display.Show(progress.Event{
+			Event:   "note",
+			Message: fmt.Sprintf("the %s ended with code %d and is started again; see %s", name, exit.Code, command.LogFile),
+		})
 		select {
 		case <-ctx.Done():
 		case <-time.After(backoff.Next(exit.At.Sub(running.Started()))):
@@ -51,11 +55,11 @@ func (s *sandbox) supervise(ctx context.Context, name string, running *process.P
 	return nil
 }
 
-// startServer starts the management API server and waits until it is ready.
+// startServer starts the management API server, and returns when the server is ready.
 func (s *sandbox) startServer(ctx context.Context) (*part, error) {
 	command := process.Command{
-		Executable: executable, Name: "quorate", Args: append([]string{"apiserver"}, s.plane.Args()...), Environment: os.Environ(),
-		Directory: s.home.path, LogFile: s.home.file("logs", "management.log"),
+		Executable: executable, Name: "quorate", Args: append([]string{"apiserver"}, s.plane.Args()...),
+		Environment: os.Environ(), Directory: s.home.path, LogFile: s.home.file("logs", "management.log"),
 	}
 	for attempt := 1; ; attempt++ {
 		running, err := s.spawner.Start(command)
@@ -64,7 +68,9 @@ func (s *sandbox) startServer(ctx context.Context) (*part, error) {
 		}
 		err = s.awaitServer(ctx, running, command.LogFile)
 		if err == nil {
-			return s.begin(func(ctx context.Context) error { return s.supervise(ctx, "management API server", running, command) }), nil
+			return s.begin(func(ctx context.Context) error {
+				return s.supervise(ctx, "management API server", running, command)
+			}), nil
 		}
 		running.Stop(stopGrace)
 		if attempt == startAttempts || !errors.Is(err, errNotStarted) {
@@ -95,7 +101,8 @@ func (s *sandbox) awaitServer(ctx context.Context, running *process.Process, log
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-running.Done():
-			return fmt.Errorf("%w; the end of its log %s:\n%s\nIf its data is corrupted, delete it with `quorate sandbox delete --dir %s`",
+			return fmt.Errorf("%w; the end of its log %s:\n%s\nIf its data is corrupted, delete it with `quorate sandbox "+
+				"delete --dir %s`",
 				errNotStarted, s.home.show("logs", "management.log"), process.Tail(logFile, 1500), s.home.shown)
 		}
 	}

@@ -12,18 +12,18 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// localKubeconfig replaces the server's host name by its address, because Service names do not resolve on the machine.
-// tls-server-name keeps the verification of the certificate for the name. The cluster, user and context get names that
-// are unique in the sandbox, so that $KUBECONFIG can list the files of all clusters.
+// localKubeconfig returns a kubeconfig for use on this machine, where names of Services do not resolve: the address of
+// the server replaces its host name, and tls-server-name keeps the certificate verified for the host name. The cluster,
+// user and context have a name that is unique in the sandbox, so that $KUBECONFIG can list the files of all clusters.
 func localKubeconfig(content []byte, name string, address netip.AddrPort) ([]byte, error) {
 	kubeconfig, err := clientcmd.Load(content)
 	if err != nil {
-		return nil, fmt.Errorf("parsing a kubeconfig: %w", err)
+		return nil, fmt.Errorf("parse a kubeconfig: %w", err)
 	}
 	for _, cluster := range kubeconfig.Clusters {
 		server, err := url.Parse(cluster.Server)
 		if err != nil {
-			return nil, fmt.Errorf("parsing a kubeconfig: %w", err)
+			return nil, fmt.Errorf("parse a kubeconfig: %w", err)
 		}
 		if host := server.Hostname(); net.ParseIP(host) == nil && cluster.TLSServerName == "" {
 			cluster.TLSServerName = host
@@ -35,7 +35,7 @@ func localKubeconfig(content []byte, name string, address netip.AddrPort) ([]byt
 	return clientcmd.Write(*kubeconfig)
 }
 
-// rename renames the current context with its cluster and user.
+// rename renames the current context, its cluster and its user.
 func rename(kubeconfig *clientcmdapi.Config, name string) {
 	current := kubeconfig.Contexts[kubeconfig.CurrentContext]
 	if current == nil {
@@ -50,7 +50,7 @@ func rename(kubeconfig *clientcmdapi.Config, name string) {
 	kubeconfig.CurrentContext = name
 }
 
-// replaceFile atomically replaces a file with mode 0600 if its content has changed.
+// replaceFile replaces a file atomically, unless its content is equal. The mode of the file is 0600.
 func replaceFile(file string, content []byte) error {
 	if before, err := os.ReadFile(file); err == nil && bytes.Equal(before, content) {
 		return nil

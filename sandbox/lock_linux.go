@@ -6,10 +6,11 @@ import (
 	"syscall"
 )
 
-// errRunning is returned when another process holds the lock.
-var errRunning = errors.New("this sandbox is running; use it in this terminal with `quorate sandbox shell`, or stop it with Ctrl-C in its own")
+// errRunning is returned if another process holds the lock.
+var errRunning = errors.New("this sandbox is running; use it in this terminal with `quorate sandbox shell`, or stop " +
+	"it with Ctrl-C in its own")
 
-// acquire acquires the lock. The kernel releases it when the process exits.
+// acquire locks a file, which it creates if necessary. The kernel releases the lock when the process exits.
 func acquire(file string) (*os.File, error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// program returns the command that started this program.
+// program returns the command with which the user started this program.
 func program() string {
 	if executable, err := os.Executable(); err == nil && strings.Contains(executable, "/go-build") {
 		return "go run ."
@@ -14,7 +14,7 @@ func program() string {
 	return os.Args[0]
 }
 
-// commandLine returns the command line of a command of the sandbox.
+// commandLine returns the command line of a subcommand for the sandbox in a directory.
 func commandLine(directory, command string) string {
 	line := program() + " sandbox"
 	if command != "" {
@@ -26,7 +26,7 @@ func commandLine(directory, command string) string {
 	return line
 }
 
-// tryNext lists the commands that a new sandbox suggests.
+// tryNext returns the commands that a new sandbox suggests.
 func (h *home) tryNext(empty bool) string {
 	var out strings.Builder
 	line := func(command, comment string) { fmt.Fprintf(&out, "  %-44s # %s\n", command, comment) }
@@ -41,6 +41,7 @@ func (h *home) tryNext(empty bool) string {
 		line("kubectl delete pod demo-0", "a member restarts, and the API stays available")
 		line("kubectl quorate logs demo -f", "what the API servers log")
 	}
-	fmt.Fprintf(&out, "Ctrl-C stops everything and keeps the data in %s; `%s` removes a stopped sandbox.", h.shown, commandLine(h.shown, "delete"))
+	fmt.Fprintf(&out, "Ctrl-C stops everything and keeps the data in %s; `%s` removes a stopped sandbox.", h.shown,
+		commandLine(h.shown, "delete"))
 	return out.String()
 }

@@ -16,7 +16,7 @@ import (
 	"quorate.dev/sandbox/management"
 )
 
-// grantable are the resources of the operator's identity and roles, by kind.
+// grantable are the resources, by kind, that the manifests of the operator's identity and permissions contain.
 var grantable = map[string]struct {
 	schema.GroupVersionResource
 	namespaced bool
@@ -32,15 +32,15 @@ func rbacResource(name string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: name}
 }
 
-// installRBAC applies the operator's namespace, ServiceAccount and roles, so that the operator of a sandbox has the same
-// permissions as one that is installed on a cluster.
+// installRBAC applies the operator's namespace, ServiceAccount and roles. The operator of a sandbox thereby has the
+// same permissions as one that is installed on a cluster.
 func installRBAC(ctx context.Context, client dynamic.Interface) error {
 	namespace := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": management.OperatorNamespace},
 	}}
 	namespaces := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	if _, err := client.Resource(namespaces).Apply(ctx, namespace.GetName(), namespace, applyOptions()); err != nil {
-		return fmt.Errorf("installing namespace %s: %w", namespace.GetName(), err)
+		return fmt.Errorf("install namespace %s: %w", namespace.GetName(), err)
 	}
 	objects, err := rbacObjects()
 	if err != nil {
@@ -53,13 +53,13 @@ func installRBAC(ctx context.Context, client dynamic.Interface) error {
 			api = client.Resource(resource.GroupVersionResource).Namespace(object.GetNamespace())
 		}
 		if _, err := api.Apply(ctx, object.GetName(), object, applyOptions()); err != nil {
-			return fmt.Errorf("installing %s %s: %w", object.GetKind(), object.GetName(), err)
+			return fmt.Errorf("install %s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}
 	return nil
 }
 
-// rbacObjects returns the objects of config.RBAC, in the operator's namespace unless they have another one.
+// rbacObjects returns the objects of config.RBAC. Namespaced objects without a namespace get the operator's namespace.
 func rbacObjects() ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	err := fs.WalkDir(config.RBAC, ".", func(path string, entry fs.DirEntry, err error) error {
@@ -77,7 +77,7 @@ func rbacObjects() ([]*unstructured.Unstructured, error) {
 			if err := decoder.Decode(&object.Object); errors.Is(err, io.EOF) {
 				return nil
 			} else if err != nil {
-				return fmt.Errorf("decoding %s: %w", path, err)
+				return fmt.Errorf("decode %s: %w", path, err)
 			}
 			if grantable[object.GetKind()].namespaced && object.GetNamespace() == "" {
 				object.SetNamespace(management.OperatorNamespace)

@@ -32,10 +32,10 @@ import (
 	"quorate.dev/sandbox/resolver"
 )
 
-// executable is this program. The link works even after the file is deleted, for example by `go run`.
+// executable is the binary of this process. The link works even if the file has been deleted, for example by `go run`.
 const executable = "/proc/self/exe"
 
-// operatorKubeconfig is the file with the operator's kubeconfig. Its directory contains files that users do not need.
+// operatorKubeconfig is the path of the operator's kubeconfig. It is in a directory with files that users do not need.
 var operatorKubeconfig = filepath.Join("management", "operator.kubeconfig")
 
 // NodeName is the name of the Node.
@@ -51,7 +51,7 @@ type sandbox struct {
 	spawner  *process.Spawner
 	table    *endpoints.Table
 	proxy    *proxy.Proxy
-	fail     context.CancelCauseFunc // ends the sandbox because of an error
+	fail     context.CancelCauseFunc // ends the sandbox with an error
 }
 
 func newSandbox(s settings, h *home, display *progress.Display) (*sandbox, error) {
@@ -69,7 +69,7 @@ func newSandbox(s settings, h *home, display *progress.Display) (*sandbox, error
 	return &sandbox{settings: s, home: h, display: display, plane: plane, table: endpoints.NewTable()}, nil
 }
 
-// run starts all parts in order, waits, and stops them in reverse order.
+// run starts all parts of the sandbox in order, waits until ctx is done, and stops the parts in reverse order.
 func (s *sandbox) run(ctx context.Context) error {
 	started := time.Now()
 	if err := os.MkdirAll(s.home.file("logs"), 0o700); err != nil {
@@ -115,19 +115,23 @@ func (s *sandbox) run(ctx context.Context) error {
 	}
 	defer statusPage.end()
 	if err := s.home.linkBinary(); err != nil {
-		return fmt.Errorf("linking the binary for kubectl: %w", err)
+		return fmt.Errorf("link the binary for kubectl: %w", err)
 	}
-	s.display.Show(progress.Event{Event: "management", Name: "management", Kubeconfig: s.home.show("management.kubeconfig")})
+	s.display.Show(progress.Event{
+		Event: "management", Name: "management", Kubeconfig: s.home.show("management.kubeconfig"),
+	})
 	s.display.Show(progress.Event{Event: "page", Name: "page", URL: s.home.pageURL()})
 	if err := s.installResources(ctx, config); err != nil {
 		return s.outcome(ctx, err)
 	}
 	defer s.begin(s.runOperator).end()
-	defer s.display.Show(progress.Event{Event: "stopping", Message: "stopping, Ctrl-C again stops at once; the data stays in " + s.home.shown})
+	defer s.display.Show(progress.Event{
+		Event: "stopping", Message: "stopping, Ctrl-C again stops at once; the data stays in " + s.home.shown,
+	})
 	return s.outcome(ctx, s.clusters(ctx, config, started))
 }
 
-// outcome returns the error that ended the sandbox, or nil if it was stopped.
+// outcome returns the error that ended the sandbox, or nil if the user stopped it.
 func (s *sandbox) outcome(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
@@ -138,13 +142,14 @@ func (s *sandbox) outcome(ctx context.Context, err error) error {
 	return nil
 }
 
-// part is a part of the sandbox that runs until it is stopped.
+// part is a part of the sandbox that runs until end stops it.
 type part struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// begin runs a part. A part does not end with the sandbox's context, because parts are stopped one after the other.
+// begin runs a part of the sandbox. The part does not end with the sandbox's context, because parts stop one after the
+// other. An error of a part ends the sandbox.
 func (s *sandbox) begin(run func(context.Context) error) *part {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &part{cancel: cancel, done: make(chan struct{})}
@@ -167,14 +172,14 @@ func (s *sandbox) restConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1 // no limit: this is our own server
+	config.QPS = -1 // no limit: the server is part of the sandbox
 	config.WarningHandler = rest.NoWarnings{}
 	config.UserAgent = "quorate-sandbox"
 	return config, nil
 }
 
-// runProxy serves Service addresses. The Service "kubernetes" is routed to the management API server, whose loopback
-// address cannot be in Endpoints.
+// runProxy serves the addresses of Services. A static route leads from the Service kubernetes to the management API
+// server, whose loopback address must not be in Endpoints.
 func (s *sandbox) runProxy(ctx context.Context) error {
 	first := s.home.state.Network.Services().Addr().Next()
 	s.proxy.Run(ctx, s.table, s.home.state.Network.Node(), []proxy.Route{
@@ -191,7 +196,7 @@ func (s *sandbox) servePage(config *rest.Config) (*part, error) {
 	}
 	listener, err := net.Listen("tcp4", netip.AddrPortFrom(s.home.state.Network.Page(), page.Port).String())
 	if err != nil {
-		return nil, fmt.Errorf("listening for the status page: %w", err)
+		return nil, fmt.Errorf("listen for the status page: %w", err)
 	}
 	reader := &page.Reader{
 		Config: config, Client: client, Directory: s.home.shown,
@@ -199,7 +204,7 @@ func (s *sandbox) servePage(config *rest.Config) (*part, error) {
 	}
 	log := s.log.WithName("page")
 	return s.begin(func(ctx context.Context) error {
-		return page.Serve(ctx, listener, page.Handler(reader.Read, log), log)
+		return page.Serve(ctx, listener, page.Handler(reader.Read), log)
 	}), nil
 }
 
@@ -216,7 +221,7 @@ func (s *sandbox) nodeAgent(config *rest.Config, kubelet *tls.Config, dns string
 	})
 }
 
-// runOperator keeps the operator running.
+// runOperator runs the operator until ctx is done, and restarts it when it exits.
 func (s *sandbox) runOperator(ctx context.Context) error {
 	address := s.home.state.Network.Operator().String()
 	dns := net.JoinHostPort(s.home.state.Network.Resolver().String(), fmt.Sprint(names.Port))

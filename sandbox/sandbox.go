@@ -1,6 +1,6 @@
-// Package sandbox is `quorate sandbox`: a management API server, the operator and a node that runs Pods as processes
-// of this binary, all on one Linux machine, without containers and without privileges. test/endtoend runs a complete
-// sandbox; the tests here cover its parts.
+// Package sandbox implements the command `quorate sandbox`: a management API server, the operator, and a node that runs
+// Pods as processes of this binary, all on one Linux machine, without containers and without privileges. test/endtoend
+// runs a complete sandbox; the tests here cover its parts.
 package sandbox
 
 import (
@@ -21,7 +21,7 @@ import (
 // defaultDirectory is the directory of a sandbox without --dir.
 const defaultDirectory = ".quorate"
 
-// settings are the flags of the command line.
+// settings are the flags of `quorate sandbox`.
 type settings struct {
 	directory   string
 	replicas    int32
@@ -30,18 +30,19 @@ type settings struct {
 	json        bool
 }
 
-// Run runs `quorate sandbox` until ctx is done.
+// Run runs the command `quorate sandbox` until ctx is done.
 func Run(ctx context.Context, args []string) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // SIGHUP: the terminal was closed
 	defer stop()
-	impatient := context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // a second Ctrl-C kills all processes
+	// After the first Ctrl-C, a second one kills all processes.
+	impatient := context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })
 	defer impatient()
 	command := newCommand()
 	command.SetArgs(args)
 	return command.ExecuteContext(ctx)
 }
 
-// Command returns the command `quorate sandbox`, for the reference of its flags.
+// Command returns the command `quorate sandbox` for the generated reference of flags.
 func Command() *cobra.Command { return newCommand() }
 
 func newCommand() *cobra.Command {
@@ -72,8 +73,8 @@ func newCommand() *cobra.Command {
 
 func start(ctx context.Context, s settings) error {
 	if runtime.GOOS != "linux" {
-		return fmt.Errorf("the sandbox requires Linux, where processes can listen on every address in 127.0.0.0/8; this is %s. "+
-			"Use a Linux machine, virtual machine or container", runtime.GOOS)
+		return fmt.Errorf("the sandbox requires Linux, where processes can listen on every address in 127.0.0.0/8; this is "+
+			"%s. Use a Linux machine, virtual machine or container", runtime.GOOS)
 	}
 	if s.replicas < 1 {
 		return errors.New("--replicas must be at least 1")

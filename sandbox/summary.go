@@ -9,7 +9,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// summary returns the state of a cluster in a few words.
+// summary returns the state of a cluster in a few words, for its row.
 func summary(cluster *v1alpha1.ApiServerCluster) string {
 	status := cluster.Status
 	text := fmt.Sprintf("%d/%d ready", status.ReadyReplicas, wanted(cluster))
@@ -28,13 +28,14 @@ func summary(cluster *v1alpha1.ApiServerCluster) string {
 			text += ", leader " + member.Name
 		}
 	}
-	if degraded := meta.FindStatusCondition(status.Conditions, v1alpha1.Degraded); degraded != nil && degraded.Status == "True" {
+	if degraded := meta.FindStatusCondition(status.Conditions, v1alpha1.Degraded); degraded != nil &&
+		degraded.Status == "True" {
 		text += ", degraded: " + brief(degraded.Message)
 	}
 	return text
 }
 
-// briefLength is the maximum length of a printed message, in bytes.
+// briefLength is the maximum length, in bytes, of a printed message.
 const briefLength = 100
 
 // brief returns the beginning of the first line of a message.
@@ -53,7 +54,7 @@ func wanted(cluster *v1alpha1.ApiServerCluster) int32 {
 	return *cluster.Spec.Replicas
 }
 
-// settled reports whether a cluster matches its spec.
+// settled reports whether the status of a cluster matches its spec.
 func settled(cluster *v1alpha1.ApiServerCluster) bool {
 	status := cluster.Status
 	return status.ObservedGeneration == cluster.Generation && status.ReadyReplicas == wanted(cluster) &&

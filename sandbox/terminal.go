@@ -21,17 +21,17 @@ import (
 	"quorate.dev/terminal"
 )
 
-// binDirectory contains links to this binary for kubectl.
+// binDirectory is the directory, below the directory of the sandbox, with links to this binary.
 const binDirectory = "bin"
 
-// links are the names through which kubectl runs the binary.
+// links are the names under which kubectl finds the binary as a plugin and its completion.
 var links = []string{"quorate", "kubectl-quorate", "kubectl_complete-quorate"}
 
-// linkBinary links the running binary into the directory of the sandbox, so that kubectl finds `kubectl quorate`.
+// linkBinary links the running binary into binDirectory, so that kubectl finds the plugin `kubectl quorate`.
 func (h *home) linkBinary() error {
 	target, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("finding the binary: %w", err)
+		return fmt.Errorf("find the binary: %w", err)
 	}
 	if err := os.MkdirAll(h.file(binDirectory), 0o700); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (h *home) linkBinary() error {
 	return nil
 }
 
-// existingHome returns the directory of a sandbox without locking it.
+// existingHome returns the directory of an existing sandbox without locking it.
 func existingHome(directory string) (*home, error) {
 	path, err := filepath.Abs(directory)
 	if err != nil {
@@ -62,10 +62,13 @@ func existingHome(directory string) (*home, error) {
 		return nil, fmt.Errorf("%s is not the directory of a sandbox; start one with `%s`, or name its directory with --dir",
 			directory, commandLine(directory, ""))
 	}
+	if err := checkProtected(path); err != nil {
+		return nil, err
+	}
 	return h, h.read()
 }
 
-// running reports whether the management API server listens.
+// running reports whether the management API server accepts connections.
 func (h *home) running() bool {
 	address := netip.AddrPortFrom(h.state.Network.Server(), management.SecurePort)
 	connection, err := net.DialTimeout("tcp4", address.String(), 2*time.Second)
@@ -80,13 +83,13 @@ func (h *home) errStopped() error {
 	return fmt.Errorf("the sandbox in %s is not running; start it with `%s`", h.shown, commandLine(h.shown, ""))
 }
 
-// pageURL returns the address of the status page.
+// pageURL returns the URL of the status page.
 func (h *home) pageURL() string {
 	return "http://" + netip.AddrPortFrom(h.state.Network.Page(), page.Port).String()
 }
 
-// variables returns the environment of a terminal that uses the sandbox. The hosting cluster's context is the current
-// one.
+// variables returns the environment variables of a terminal that uses the sandbox, given its PATH. The current context
+// of kubectl is the management cluster's.
 func (h *home) variables(path string) (map[string]string, error) {
 	files, err := filepath.Glob(h.file("*.kubeconfig"))
 	if err != nil {
@@ -106,8 +109,8 @@ func envCommand(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use: "env", Short: "Print the variables that make a terminal use the sandbox", Args: cobra.NoArgs,
 		Long: "Print the variables that make a terminal use the sandbox. Usage: eval \"$(quorate sandbox env)\"\n\n" +
-			"kubectl then uses the management API server, which has the ApiServerClusters, has a context for each cluster, and\n" +
-			"finds `kubectl quorate`.",
+			"kubectl then uses the management API server, which has the ApiServerClusters, has a context for each cluster, " +
+			"and\nfinds `kubectl quorate`.",
 		RunE: func(command *cobra.Command, _ []string) error {
 			h, err := existingHome(s.directory)
 			if err != nil {
@@ -118,8 +121,8 @@ func envCommand(s *settings) *cobra.Command {
 	}
 }
 
-// printVariables prints assignments for a POSIX shell. Notes go to another stream, because the shell evaluates the
-// output.
+// printVariables prints assignments for a POSIX shell. Because the shell evaluates the output, notes go to another
+// stream.
 func (h *home) printVariables(out, notes io.Writer) error {
 	variables, err := h.variables(os.Getenv("PATH"))
 	if err != nil {
@@ -134,8 +137,8 @@ func (h *home) printVariables(out, notes io.Writer) error {
 	own := h.file(binDirectory, "kubectl")
 	if _, err := exec.LookPath("kubectl"); err != nil {
 		if _, err := os.Stat(own); err != nil {
-			fmt.Fprintf(notes, "Note: kubectl is not installed. `quorate kubectl status` works without it. To build kubectl in a clone of Quorate:\n"+
-				"  go build -o '%s' k8s.io/kubernetes/cmd/kubectl\n", own)
+			fmt.Fprintf(notes, "Note: kubectl is not installed. `quorate kubectl status` works without it. To build kubectl "+
+				"in a clone of Quorate:\n  go build -o '%s' k8s.io/kubernetes/cmd/kubectl\n", own)
 		}
 	}
 	return nil
@@ -157,7 +160,7 @@ func shellCommand(s *settings) *cobra.Command {
 	}
 }
 
-// shell runs the user's shell.
+// shell runs the user's shell with the variables of the sandbox.
 func (h *home) shell() error {
 	variables, err := h.variables(os.Getenv("PATH"))
 	if err != nil {
@@ -176,7 +179,7 @@ func (h *home) shell() error {
 	fmt.Fprintf(terminal.Stderr(), "This shell uses the sandbox in %s; leave it with exit.\n", h.shown)
 	var exit *exec.ExitError
 	if err := shell.Run(); err != nil && !errors.As(err, &exit) {
-		return fmt.Errorf("starting the shell %s: %w", name, err)
+		return fmt.Errorf("start the shell %s: %w", name, err)
 	}
-	return nil // the exit code is that of the last command in the shell, not an error of this command
+	return nil // the last command in the shell determines the exit code
 }

@@ -1,9 +1,10 @@
-// Package terminal writes text of clusters, such as messages, events and log lines, to terminals.
+// Package terminal writes texts that come from clusters, such as messages, events and log lines, to terminals.
 //
 // A terminal executes control sequences in what it displays: an escape sequence can change the title of the window or
-// the clipboard, hide lines, or rewrite earlier ones, and a bidirectional override displays text in another order than it
-// has. A user who can write a condition, an event or a log line could therefore deceive the administrator. A Writer escapes such characters. All commands write through a Writer; test/architecture rejects the use of
-// os.Stdout and os.Stderr elsewhere.
+// the clipboard, hide lines, or rewrite earlier ones, and a bidirectional override displays characters in another
+// order. A user who can write a condition, an event or a log line could therefore deceive the administrator. A Writer
+// escapes such characters. All commands write through a Writer; test/architecture rejects the use of os.Stdout and
+// os.Stderr elsewhere.
 package terminal
 
 import (
@@ -20,13 +21,13 @@ import (
 	"golang.org/x/term"
 )
 
-// Writer writes text to a terminal and escapes all control characters in the text except newlines and tabs. Only the
+// Writer writes text to a terminal, and escapes all unsafe characters in the text except newlines and tabs. Only the
 // Writer's own methods send control sequences to the terminal. Each call of Write must contain whole characters.
 type Writer struct {
 	out io.Writer
 }
 
-// NewWriter returns a Writer that writes to out. A Writer is returned unchanged.
+// NewWriter returns a Writer that writes to out, or out itself if out is a Writer.
 func NewWriter(out io.Writer) *Writer {
 	if w, ok := out.(*Writer); ok {
 		return w
@@ -48,23 +49,23 @@ func (w *Writer) Write(content []byte) (int, error) {
 	return len(content), nil
 }
 
-// ReplaceLine replaces the line of the cursor.
+// ReplaceLine replaces the line with the cursor by a text.
 func (w *Writer) ReplaceLine(text string) {
 	fmt.Fprintf(w.out, "\r\x1b[K%s", Line(text))
 }
 
-// EraseLines moves the cursor up by a number of lines, and erases everything from there on.
+// EraseLines moves the cursor up by a number of lines, and erases everything from there to the end of the screen.
 func (w *Writer) EraseLines(count int) {
 	fmt.Fprintf(w.out, "\x1b[%dA\x1b[J", count)
 }
 
-// IsTerminal reports whether the Writer writes to a terminal.
+// IsTerminal reports whether the Writer's output is a terminal.
 func (w *Writer) IsTerminal() bool {
 	file, ok := w.out.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// Width returns the number of columns of the terminal, or 0 if it is unknown.
+// Width returns the number of columns of the terminal, or 0 if the number is unknown.
 func (w *Writer) Width() int {
 	file, ok := w.out.(*os.File)
 	if !ok {
@@ -77,12 +78,12 @@ func (w *Writer) Width() int {
 	return columns
 }
 
-// Line returns a text as one line: newlines, and everything that a Writer escapes, are escaped.
+// Line returns a text as one line: newlines, tabs and everything that a Writer escapes are escaped.
 func Line(text string) string {
 	return string(escape([]byte(text), func(rune) bool { return false }))
 }
 
-// Table writes rows in columns that are separated by gap spaces. Newlines and tabs in cells are escaped.
+// Table writes rows in columns that are separated by at least gap spaces. Newlines and tabs in cells are escaped.
 func Table(out io.Writer, rows [][]string, gap int) error {
 	table := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
 	for _, row := range rows {
@@ -95,8 +96,7 @@ func Table(out io.Writer, rows [][]string, gap int) error {
 	return table.Flush()
 }
 
-// PrintJSON writes a value as indented JSON. Decoding the text yields the same value: inside of strings, JSON has escapes
-// for all characters, and outside of strings it has only ASCII characters.
+// PrintJSON writes a value as indented JSON without unsafe characters. Decoding the text yields the same value.
 func PrintJSON(out io.Writer, value any, indent string) error {
 	document, err := json.MarshalIndent(value, "", indent)
 	if err != nil {
@@ -106,7 +106,9 @@ func PrintJSON(out io.Writer, value any, indent string) error {
 	return err
 }
 
-// JSON escapes the characters in a JSON document that a Writer would escape, without a change of its value.
+// JSON replaces the unsafe characters in a JSON document by escape sequences of JSON, so that the document keeps its
+// value. JSON allows unsafe characters only in strings, except newlines, tabs and carriage returns, which stay as they
+// are.
 func JSON(document []byte) []byte {
 	var out bytes.Buffer
 	for _, r := range string(document) {
@@ -123,19 +125,19 @@ func JSON(document []byte) []byte {
 	return out.Bytes()
 }
 
-// Plain reports whether a Writer writes a text without a change.
+// Plain reports whether a Writer writes a text unchanged.
 func Plain(text []byte) bool {
 	return utf8.Valid(text) && bytes.IndexFunc(text, func(r rune) bool { return unsafe(r) && r != '\n' && r != '\t' }) < 0
 }
 
-// unsafe reports whether a terminal may interpret a character instead of displaying it: the control characters C0, DEL and
-// C1, the separators of lines and paragraphs, and the characters of Unicode's category Cf, which change the order of
-// text or are invisible.
+// unsafe reports whether a terminal may interpret a character instead of displaying it. Unsafe characters are the
+// control characters C0, DEL and C1, the separators of lines and paragraphs, and the characters of Unicode's category
+// Cf, which change the order of text or are invisible.
 func unsafe(r rune) bool {
 	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
-// escape replaces unsafe characters, unless they are allowed, and bytes that are not UTF-8, by escape sequences of Go.
+// escape replaces bytes that are not UTF-8, and unsafe characters that are not allowed, by escape sequences of Go.
 func escape(content []byte, allowed func(rune) bool) []byte {
 	var out bytes.Buffer
 	out.Grow(len(content))

@@ -11,7 +11,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Operation is what a request does.
+// Operation is the kind of write, with the values of AdmissionReview's request.operation.
 type Operation string
 
 const (
@@ -28,7 +28,8 @@ type Attributes struct {
 	Definition  *resource.Definition
 	Version     *resource.Version
 	Subresource string
-	// Kind is that of Object, or of Old: the resource's own or that of a subresource.
+	// Kind is the kind of Object, or of Old if Object is nil. In a write of a subresource such as Scale, it is the
+	// subresource's kind.
 	Kind      schema.GroupVersionKind
 	Namespace string
 	// Name is empty until the server has generated it, and for deletecollection.
@@ -50,29 +51,28 @@ type Mutator interface {
 	Admit(ctx context.Context, attributes *Attributes) error
 }
 
-// Validator may reject the write with an API status error. It sees the object as it will be stored and must not change
-// it.
+// Validator may reject the write with an API status error. It sees the object in its final form, which will be stored,
+// and must not change it.
 type Validator interface {
 	Validate(ctx context.Context, attributes *Attributes) error
 }
 
 // Plugin is one entry in the order of admission.
 type Plugin struct {
-	// Name is kube-apiserver's, for flags and metrics. It is empty for checks that are not plugins in kube-apiserver; they
-	// are not measured.
+	// Name is kube-apiserver's name of the plugin, for flags and metrics. Checks that are not plugins in kube-apiserver
+	// have no name and no metrics.
 	Name string
-	// Operations are those for which the plugin is called.
+	// Operations has the operations for which the plugin is called.
 	Operations []Operation
 	Mutator    Mutator   // may be nil
 	Validator  Validator // may be nil
-	// Selector narrows the writes for which the plugin is called; nil: all.
+	// Selector restricts the plugin to the writes that it selects; nil: it is called for all writes.
 	Selector Selector
-	// Internal plugins are called for the server's own writes too.
+	// Internal is set if the plugin is also called for the server's own writes (Attributes.Internal).
 	Internal bool
 }
 
-// handles reports whether the plugin takes part in a step of a write. If its selector does not select the write, it has
-// nothing to do there.
+// handles reports whether the plugin takes part in a step of a write, apart from its selector.
 func (p *Plugin) handles(a *Attributes, step string) bool {
 	takesPart := step == stepAdmit && p.Mutator != nil || step == stepValidate && p.Validator != nil
 	return takesPart && (p.Internal || !a.Internal) && slices.Contains(p.Operations, a.Operation)
@@ -80,34 +80,36 @@ func (p *Plugin) handles(a *Attributes, step string) bool {
 
 func (p *Plugin) selects(a *Attributes) bool { return p.Selector == nil || p.Selector.Selects(a) }
 
-// Selector reports which writes a plugin has to see.
+// Selector decides which writes a plugin is called for.
 type Selector interface {
 	Selects(attributes *Attributes) bool
 }
 
-// Reserver allocates something outside the object that a write needs, such as an IP address. The package documentation
-// has the order of its calls.
+// Reserver allocates resources outside the object that a write needs, such as an IP address. The package documentation
+// describes the order of its calls.
 type Reserver interface {
-	// Allocates reports whether Reserve allocates for writes of a resource. An update of such a resource starts from the
-	// stored object: from a stale one, it would allocate, release and allocate again.
+	// Allocates reports whether Reserve allocates for writes of a resource. An update of such a resource must start
+	// from the stored object rather than from the watch cache: Reserve would allocate for a stale object, and release
+	// and allocate again when the compare-and-swap fails.
 	Allocates(of schema.GroupResource) bool
 	// Reserve changes attributes.Object, whose name is final, or rejects the write. In a dry run it allocates nothing.
 	Reserve(ctx context.Context, attributes *Attributes) error
-	// Rollback releases what Reserve has allocated for a write that failed.
+	// Rollback releases the allocations of Reserve after the write has failed.
 	Rollback(ctx context.Context, attributes *Attributes)
-	// Commit is called after an update or a deletion is stored. It releases what the old object held and the new one does
-	// not.
+	// Commit is called after an update or a deletion has been stored. It releases the allocations of the old object
+	// that the new object does not use.
 	Commit(ctx context.Context, attributes *Attributes)
 }
 
-// Chain is the admission of one server. Its fields must not change while requests are served.
+// Chain runs the plugins and reservers of one server. Its fields must not change while requests are served.
 type Chain struct {
 	Plugins   []Plugin
 	Reservers []Reserver
 	Metrics   *Metrics // nil: none
 }
 
-// Admit runs the mutators, and all of them a second time if one of them asks for it after another has changed the object.
+// Admit runs all mutators. If a webhook or policy with reinvocationPolicy IfNeeded requests it because a later plugin
+// has changed the object, Admit runs all mutators a second time.
 func (c *Chain) Admit(ctx context.Context, attributes *Attributes) error {
 	managed := managedFieldsOf(attributes)
 	err := c.mutate(ctx, attributes)
@@ -130,8 +132,8 @@ func (c *Chain) Validate(ctx context.Context, attributes *Attributes) error {
 	return c.run(ctx, attributes, stepValidate, func(p *Plugin) error { return p.Validator.Validate(ctx, attributes) })
 }
 
-// run calls the plugins in order until one rejects the write. A plugin that does not select the write is measured too,
-// because kube-apiserver calls it.
+// run calls the plugins in order until one rejects the write. A plugin that does not select the write is counted in the
+// metrics too, because kube-apiserver calls it.
 func (c *Chain) run(ctx context.Context, attributes *Attributes, step string, call func(*Plugin) error) (err error) {
 	started := c.Metrics.now()
 	before := started
@@ -163,7 +165,7 @@ func (c *Chain) Allocates(of schema.GroupResource) bool {
 	return slices.ContainsFunc(c.Reservers, func(reserver Reserver) bool { return reserver.Allocates(of) })
 }
 
-// Reserve runs the reservers. When one rejects the write, those before it are rolled back.
+// Reserve runs the reservers. When one rejects the write, the reservers before it are rolled back.
 func (c *Chain) Reserve(ctx context.Context, attributes *Attributes) error {
 	for i, reserver := range c.Reservers {
 		if err := reserver.Reserve(ctx, attributes); err != nil {

@@ -13,7 +13,8 @@ var (
 	_ runtime.EquivalentResourceMapper = equivalents{}
 )
 
-// interfaces is what upstream's plugins convert the objects of one write with.
+// interfaces implements upstream's admission.ObjectInterfaces, with which upstream's plugins create, default and
+// convert the objects of one write.
 type interfaces struct {
 	scheme  resource.Scheme
 	catalog *resource.CatalogHolder
@@ -28,13 +29,16 @@ func (i interfaces) GetEquivalentResourceMapper() runtime.EquivalentResourceMapp
 	return equivalents{i.catalog.Current()}
 }
 
-// equivalents finds resources that share their objects, in the catalog of one moment: the versions of a resource, and
-// events of both groups. kube-apiserver registers the same pairs when it installs its APIs.
+// equivalents finds the resources that serve the same objects: the versions of a resource, and events of the core group
+// and of events.k8s.io. kube-apiserver registers the same pairs when it installs its APIs. catalog is the catalog at
+// the time of the write.
 type equivalents struct{ catalog *resource.Catalog }
 
-// EquivalentResourcesFor returns the resources that serve the same objects and have the subresource, the argument among
-// them.
-func (e equivalents) EquivalentResourcesFor(of schema.GroupVersionResource, subresource string) []schema.GroupVersionResource {
+// EquivalentResourcesFor returns all resources that serve the same objects as the given one and have the subresource,
+// including the given one.
+func (e equivalents) EquivalentResourcesFor(
+	of schema.GroupVersionResource, subresource string,
+) []schema.GroupVersionResource {
 	match, ok := e.catalog.Lookup(of.Group, of.Version, of.Resource)
 	if !ok {
 		return nil
@@ -50,7 +54,7 @@ func (e equivalents) EquivalentResourcesFor(of schema.GroupVersionResource, subr
 	return all
 }
 
-// KindFor returns the kind of a resource's or subresource's bodies, or an empty one if it is not served.
+// KindFor returns the kind of the bodies of a resource or subresource, or an empty kind if it is not served.
 func (e equivalents) KindFor(of schema.GroupVersionResource, subresource string) schema.GroupVersionKind {
 	match, ok := e.catalog.Lookup(of.Group, of.Version, of.Resource)
 	if !ok || match.Version.Endpoints[subresource] == nil {

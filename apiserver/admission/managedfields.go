@@ -9,11 +9,11 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// invalidManagedFields is kube-apiserver's warning.
-const invalidManagedFields = ".metadata.managedFields was in an invalid state after admission; this could be caused by an " +
-	"outdated mutating admission controller; please fix your requests: "
+// invalidManagedFields is the text of kube-apiserver's warning.
+const invalidManagedFields = ".metadata.managedFields was in an invalid state after admission; this could be caused " +
+	"by an outdated mutating admission controller; please fix your requests: "
 
-// managedFields are those of a write's object before admission.
+// managedFields records the managed fields of a write's object before admission, so that they can be restored.
 type managedFields struct {
 	object  metav1.Object // nil: the object has no metadata
 	entries []metav1.ManagedFieldsEntry
@@ -30,8 +30,9 @@ func managedFieldsOf(a *Attributes) managedFields {
 	return managedFields{accessor, accessor.GetManagedFields()}
 }
 
-// restore puts the managed fields back if a plugin has made them invalid, and warns the client. Only webhooks and policies
-// replace the entries; validating them decodes them all, so that it is skipped for the same slice.
+// restore sets the recorded managed fields again if a plugin has made them invalid, and warns the client. Validation
+// decodes all entries. It is skipped if the object still has the same slice, because only webhooks and policies replace
+// the slice.
 func (m managedFields) restore(ctx context.Context) {
 	if m.object == nil {
 		return

@@ -6,18 +6,18 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
 	"k8s.io/utils/clock"
+
 	"quorate.dev/apiserver/metrics"
 )
 
-// The steps, with kube-apiserver's names in metrics.
+// These are the steps, with their names in kube-apiserver's metrics.
 const (
 	stepAdmit    = "admit"
 	stepValidate = "validate"
 )
 
-// Metrics measures admission, with kube-apiserver's names. A nil *Metrics measures nothing.
+// Metrics measures admission under the names of kube-apiserver's metrics. A nil *Metrics measures nothing.
 type Metrics struct {
 	clock   clock.PassiveClock
 	plugins *prometheus.HistogramVec
@@ -28,7 +28,7 @@ type Metrics struct {
 	observers map[series][]prometheus.Observer
 }
 
-// series has the labels of an observation. plugin is empty for a whole step.
+// series has the labels of an observation. plugin is empty for the observation of a whole step.
 type series struct {
 	plugin, step string
 	operation    Operation
@@ -44,18 +44,21 @@ func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Met
 	m := &Metrics{
 		clock: clock,
 		plugins: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "apiserver_admission_controller_admission_duration_seconds",
-			Help:    "[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
+			Name: "apiserver_admission_controller_admission_duration_seconds",
+			Help: "[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each " +
+				"operation and API resource and type (validate or admit).",
 			Buckets: buckets,
 		}, []string{"name", "type", "operation", "rejected"}),
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "apiserver_admission_step_admission_duration_seconds",
-			Help:    "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type (validate or admit).",
+			Name: "apiserver_admission_step_admission_duration_seconds",
+			Help: "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API " +
+				"resource and step type (validate or admit).",
 			Buckets: buckets,
 		}, []string{"type", "operation", "rejected"}),
 		summary: prometheus.NewSummaryVec(prometheus.SummaryOpts{
-			Name:       "apiserver_admission_step_admission_duration_seconds_summary",
-			Help:       "[ALPHA] Admission sub-step latency summary in seconds, broken out for each operation and API resource and step type (validate or admit).",
+			Name: "apiserver_admission_step_admission_duration_seconds_summary",
+			Help: "[ALPHA] Admission sub-step latency summary in seconds, broken out for each operation and API " +
+				"resource and step type (validate or admit).",
 			MaxAge:     summaryAge,
 			Objectives: map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001},
 		}, []string{"type", "operation", "rejected"}),
@@ -65,7 +68,7 @@ func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Met
 	return m
 }
 
-// now returns the time, or zero if nothing is measured.
+// now returns the current time, or the zero time if m is nil.
 func (m *Metrics) now() (now time.Time) {
 	if m != nil {
 		now = m.clock.Now()
@@ -73,7 +76,7 @@ func (m *Metrics) now() (now time.Time) {
 	return now
 }
 
-// forget drops the cached series after a reset.
+// forget drops the cached observers after the metrics have been reset.
 func (m *Metrics) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

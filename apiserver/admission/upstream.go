@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"strings"
@@ -17,21 +18,24 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
 
 var (
-	_ admission.Attributes          = &Attributes{}
+	_ admission.Attributes          = interruptible{}
 	_ admission.ReinvocationContext = &reinvocation{}
 )
 
-// Rules say what the configurations of a plugin may select.
+// Rules describes which writes the rules of a plugin's configurations may select. RuleIndex of package plugins
+// implements it.
 type Rules interface {
 	// MaySelect reports whether a write of a resource or subresource may concern a configuration.
 	MaySelect(operation string, resource schema.GroupResource, subresource string) bool
 }
 
-// Selecting narrows a plugin to the writes that its rules may select, of a resource or of an equivalent one.
+// Selecting returns the plugin, restricted to writes that the rules may select. Rules for an equivalent resource, such
+// as another version, count too.
 func (p Plugin) Selecting(rules Rules, catalog *resource.CatalogHolder) Plugin {
 	p.Selector = selection{rules, catalog}
 	return p
@@ -52,7 +56,7 @@ func (s selection) Selects(a *Attributes) bool {
 	return false
 }
 
-// Upstream adapts a plugin of k8s.io/apiserver. The catalog has the equivalent resources.
+// Upstream adapts a plugin of k8s.io/apiserver. The plugin finds equivalent resources in the catalog.
 func Upstream(name string, upstream admission.Interface, catalog *resource.CatalogHolder) Plugin {
 	plugin := Plugin{Name: name}
 	for _, operation := range []Operation{Create, Update, Delete, Connect} {
@@ -77,7 +81,7 @@ type mutator struct {
 
 func (m mutator) Admit(ctx context.Context, a *Attributes) (err error) {
 	defer recoverPanic(ctx, m.name, &err)
-	return m.upstream.Admit(ctx, a, interfaces{a.Definition.Scheme, m.catalog})
+	return m.upstream.Admit(ctx, interruptible{a, ctx}, interfaces{a.Definition.Scheme, m.catalog})
 }
 
 type validator struct {
@@ -88,14 +92,37 @@ type validator struct {
 
 func (v validator) Validate(ctx context.Context, a *Attributes) (err error) {
 	defer recoverPanic(ctx, v.name, &err)
-	return v.upstream.Validate(ctx, a, interfaces{a.Definition.Scheme, v.catalog})
+	return v.upstream.Validate(ctx, interruptible{a, ctx}, interfaces{a.Definition.Scheme, v.catalog})
 }
 
-// recoverPanic rejects the write whose plugin has panicked, with upstream's text for a webhook that validates. The library
-// for JSON patches panics on some patches of webhooks and policies, such as a test of the whole object without a value.
+// interruptible passes Attributes to a plugin of upstream and makes its evaluation of expressions end with the context.
+// Upstream's loop over policies and parameters does not check the context, but calls GetKind before each evaluation: a
+// panic in GetKind is the only way to end the loop.
+type interruptible struct {
+	*Attributes
+	ctx context.Context //nolint:containedctx // of one call
+}
+
+// GetKind returns the kind of the objects. It panics with request.ErrCPU if the plugin has exceeded its CPU time;
+// recoverPanic converts the panic to the error.
+func (i interruptible) GetKind() schema.GroupVersionKind {
+	if errors.Is(context.Cause(i.ctx), request.ErrCPU) {
+		panic(request.ErrCPU)
+	}
+	return i.Attributes.GetKind()
+}
+
+// recoverPanic rejects the write if the plugin has panicked, with the text that upstream has for a panic in a
+// validating webhook. The json-patch library panics on some patches of webhooks and policies, such as a test operation
+// on the whole object without a value.
 func recoverPanic(ctx context.Context, plugin string, err *error) {
-	if cause := recover(); cause != nil {
-		utilruntime.HandleErrorWithContext(ctx, nil, "Admission plugin panicked", "plugin", plugin, "cause", cause, "stack", string(debug.Stack()))
+	switch cause := recover(); cause {
+	case nil:
+	case request.ErrCPU:
+		*err = request.ErrCPU
+	default:
+		utilruntime.HandleErrorWithContext(ctx, nil, "Admission plugin panicked", "plugin", plugin, "cause", cause,
+			"stack", string(debug.Stack()))
 		*err = apierrors.NewInternalError(fmt.Errorf("%s has panicked: %v", plugin, cause))
 	}
 }
@@ -140,8 +167,8 @@ func (a *Attributes) AddAnnotation(key, value string) error {
 	return a.AddAnnotationWithLevel(key, value, auditapi.LevelMetadata)
 }
 
-// AddAnnotationWithLevel adds an annotation to audit events of at least the level. It rejects the keys that upstream
-// rejects, because webhooks choose them.
+// AddAnnotationWithLevel adds an annotation to audit events of at least the level. It validates keys as upstream does,
+// because webhooks choose them.
 func (a *Attributes) AddAnnotationWithLevel(key, value string, level auditapi.Level) error {
 	if strings.Count(key, "/") != 1 {
 		return fmt.Errorf("annotation key %q needs a DNS subdomain and one slash before its name", key)
@@ -152,7 +179,7 @@ func (a *Attributes) AddAnnotationWithLevel(key, value string, level auditapi.Le
 	return a.annotations.add(key, annotation{value: value, level: level})
 }
 
-// GetReinvocationContext returns what plugins keep between the rounds of one request.
+// GetReinvocationContext returns the values that plugins keep between the first run of the mutators and the second.
 func (a *Attributes) GetReinvocationContext() admission.ReinvocationContext { return &a.reinvocation }
 
 // audit copies the annotations to the audit event of the request, if it has one.
@@ -178,7 +205,7 @@ type annotation struct {
 	level auditapi.Level
 }
 
-// annotations may be added concurrently. Invariant: the value of a key does not change.
+// annotations has the audit annotations of one write. Invariant: once added, the value of a key does not change.
 type annotations struct {
 	mu    sync.Mutex
 	byKey map[string]annotation
@@ -202,19 +229,19 @@ type reinvocation struct {
 	values        map[string]any
 }
 
-// IsReinvoke reports whether this is not the first round.
+// IsReinvoke reports whether the mutators run for the second time.
 func (r *reinvocation) IsReinvoke() bool { return r.again }
 
-// SetIsReinvoke marks the following rounds as not the first.
+// SetIsReinvoke marks the start of the second run.
 func (r *reinvocation) SetIsReinvoke() { r.again = true }
 
-// ShouldReinvoke reports whether another round is needed.
+// ShouldReinvoke reports whether a plugin has requested a second run.
 func (r *reinvocation) ShouldReinvoke() bool { return r.wanted }
 
-// SetShouldReinvoke requests another round.
+// SetShouldReinvoke requests a second run of all mutators.
 func (r *reinvocation) SetShouldReinvoke() { r.wanted = true }
 
-// SetValue stores a plugin's value for the next round.
+// SetValue stores a plugin's value for the second run.
 func (r *reinvocation) SetValue(plugin string, value any) {
 	if r.values == nil {
 		r.values = map[string]any{}

@@ -17,23 +17,25 @@ import (
 // Options configure an Aggregator.
 type Options struct {
 	Resolver webhook.ServiceResolver
-	// Certificate is the front-proxy client certificate; nil for none.
+	// Certificate is the front-proxy client certificate; nil: none.
 	Certificate *Certificate
-	// Dial connects to extension API servers; nil means a net.Dialer.
+	// Dial connects to extension API servers; nil: a net.Dialer with client-go's timeouts.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// RejectRedirects responds with 502 instead of a redirect (--aggregator-reject-forwarding-redirect).
+	// RejectRedirects makes Backends respond with 502 instead of forwarding a redirect
+	// (--aggregator-reject-forwarding-redirect).
 	RejectRedirects bool
-	// MaxRequestsInFlight bounds the requests to each server that are not long-running; 0: no limit.
+	// MaxRequestsInFlight bounds the number of requests to each server that are not long-running; 0: no limit.
 	MaxRequestsInFlight int
-	// Unknown serves the resources of groups if their APIServices are not known after knownTimeout.
+	// Unknown serves requests for resources in groups if the APIServices are not known within knownTimeout.
 	Unknown http.Handler
-	// Inspect wraps the round tripper to each server; nil: not wrapped.
+	// Inspect wraps the round tripper to each server, for metrics; nil: it is not wrapped.
 	Inspect func(http.RoundTripper) http.RoundTripper
-	// Rejected is called for each request that a Backend responds to itself.
+	// Rejected is called for each request that a Backend responds to instead of its server; nil: it is not called.
 	Rejected func(r *http.Request, code int)
 }
 
-// Aggregator holds the current Table.
+// Aggregator holds the current Table. All methods are safe for concurrent use; changes are few and each costs O(number
+// of APIServices), so that requests need no lock.
 type Aggregator struct {
 	options Options
 	pools   *pools
@@ -41,14 +43,17 @@ type Aggregator struct {
 	// published is closed when current is set.
 	published chan struct{}
 
-	mu       sync.Mutex // guards the fields below and the replacement of the table
-	backends map[string]*Backend
-	known    bool
+	// mu guards the fields below, and serializes replacements of current.
+	mu       sync.Mutex
+	backends map[string]*Backend // by name of the APIService; only APIServices of extension API servers
+	known    bool                // Known was called
 }
 
 // New returns an aggregator without backends.
 func New(options Options) *Aggregator {
-	a := &Aggregator{options: options, pools: newPools(options), backends: map[string]*Backend{}, published: make(chan struct{})}
+	a := &Aggregator{
+		options: options, pools: newPools(options), backends: map[string]*Backend{}, published: make(chan struct{}),
+	}
 	if options.Certificate != nil {
 		options.Certificate.changed = a.pools.reopen
 	}
@@ -58,7 +63,7 @@ func New(options Options) *Aggregator {
 // HasCertificate reports whether this server has a front-proxy client certificate.
 func (a *Aggregator) HasCertificate() bool { return a.options.Certificate != nil }
 
-// Table returns the current table. It is empty before Known.
+// Table returns the current table, an empty one before Known.
 func (a *Aggregator) Table() *Table {
 	if t := a.current.Load(); t != nil {
 		return t
@@ -66,8 +71,9 @@ func (a *Aggregator) Table() *Table {
 	return &Table{}
 }
 
-// Set stores the state of an APIService and returns its backend, nil if this server serves it. Any other object marks
-// the APIService as deleted. The current table has the state when Set returns, except before Known.
+// Set stores the state of an APIService and returns its Backend, nil if this server serves the group version. An
+// object of any other type marks the APIService as deleted. When Set returns, the current table has the state, except
+// before Known.
 func (a *Aggregator) Set(name string, object runtime.Object) *Backend {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -76,7 +82,9 @@ func (a *Aggregator) Set(name string, object runtime.Object) *Backend {
 	if service, ok := object.(*apiregistration.APIService); ok && service.Spec.Service != nil {
 		after = a.backend(service)
 	}
-	if before != nil { // after a.backend, which keeps connections that are still used
+	// The former Backend releases its connections only now, because the new Backend may have acquired the same
+	// connections: these stay open.
+	if before != nil {
 		a.pools.release(before.connections)
 	}
 	switch {
@@ -93,12 +101,13 @@ func (a *Aggregator) Set(name string, object runtime.Object) *Backend {
 	return after
 }
 
-// knownTimeout bounds how long a request at the start waits until all APIServices are known. It takes milliseconds if
-// etcd is available.
+// knownTimeout bounds the time for which a request waits until all APIServices are known after the start. That takes
+// milliseconds if etcd is available.
 const knownTimeout = time.Second
 
-// Route returns the handler of a path that this server does not serve itself, else nil. While the APIServices are not
-// known, it waits for them if the path is that of a resource in a group. Discovery documents do not wait.
+// Route returns the Backend of a path, or nil if this server serves the path. Before Known, a path of a resource in a
+// group waits up to knownTimeout, and is then served by Options.Unknown. Other paths, such as discovery documents, do
+// not wait.
 func (a *Aggregator) Route(ctx context.Context, path string) http.Handler {
 	t := a.current.Load()
 	if t == nil {
@@ -121,7 +130,8 @@ func (a *Aggregator) Route(ctx context.Context, path string) http.Handler {
 	return nil
 }
 
-// Known publishes the backends of all APIServices that existed at the start. It must be called once.
+// Known publishes the Backends of all APIServices that existed at the start. It must be called once, when Set has
+// been called for all of them.
 func (a *Aggregator) Known() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -6,25 +6,26 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 )
 
-// Service is the Service that an APIService names.
+// Service is the reference of an APIService to a Service.
 type Service struct {
 	Namespace, Name string
 	Port            int32
 }
 
-// Backend is the server of an APIService as its spec and status describe it. It is immutable except for its
-// connections.
+// Backend is the extension API server of an APIService, as spec and status of the APIService describe it. It is
+// immutable except for its connections.
 type Backend struct {
-	// Name, Group and Version are those of the APIService.
+	// Name is the name of the APIService; Group and Version are its group version.
 	Name, Group, Version string
 	Service              Service
-	// Available reports whether the condition Available is true.
+	// Available is set if the condition Available of the APIService is true.
 	Available bool
 
 	options     *Options
 	connections *connections
 }
 
+// backend returns a new Backend, whose connections the caller must release.
 func (a *Aggregator) backend(service *apiregistration.APIService) *Backend {
 	spec := service.Spec
 	named := Service{Namespace: spec.Service.Namespace, Name: spec.Service.Name, Port: spec.Service.Port}
@@ -36,18 +37,18 @@ func (a *Aggregator) backend(service *apiregistration.APIService) *Backend {
 	}
 }
 
-// resolve returns the address of the server as a URL without a path.
+// resolve returns the address of the server, as a URL without a path.
 func (b *Backend) resolve() (*url.URL, error) {
 	return b.options.Resolver.ResolveEndpoint(b.Service.Namespace, b.Service.Name, b.Service.Port)
 }
 
-// pool returns the connections to the server.
+// pool returns the current transport to the server, or the error of an invalid spec.
 func (b *Backend) pool() (*pool, error) {
 	current := b.connections.pool.Load()
 	return current, current.err
 }
 
-// Err returns the error of an invalid spec, which makes all requests fail.
+// Err returns the error of an invalid spec, with which all requests fail; nil if the spec is valid.
 func (b *Backend) Err() error {
 	_, err := b.pool()
 	return err

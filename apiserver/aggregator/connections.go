@@ -12,42 +12,44 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// client-go's settings of its transports.
+// These are the settings of client-go's transports.
 const (
 	dialTimeout      = 30 * time.Second
 	handshakeTimeout = 10 * time.Second
-	maxIdle          = 25 // connections to one address
+	maxIdle          = 25 // maximum number of idle connections to one address
 )
 
-// poolKey identifies the APIServices that share connections.
+// poolKey identifies connections: Backends with equal keys share them.
 type poolKey struct {
 	service  Service
 	insecure bool
-	bundle   string
+	// bundle has the certificate authorities (caBundle) that the serving certificate is verified with.
+	bundle string
 }
 
-// connections are those to one server with one way of verifying its certificate.
+// connections has the connections to one server with one way of verifying its serving certificate.
 type connections struct {
 	key      poolKey
 	inFlight slots
-	uses     int                  // backends; guarded by pools.mu
-	pool     atomic.Pointer[pool] // replaced when the client certificate changes
+	uses     int                  // number of Backends that have acquired the connections; guarded by pools.mu
+	pool     atomic.Pointer[pool] // never nil; replaced when the client certificate changes
 }
 
-// pool is a transport, or the reason why there is none.
+// pool is a transport with its open connections, or the reason why there is none.
 type pool struct {
 	transport *http.Transport
-	inspected http.RoundTripper // transport or its wrapper
+	inspected http.RoundTripper // transport, wrapped by Options.Inspect
 	err       error
 }
 
+// close closes the idle connections. Connections in use stay open until their last request has ended.
 func (p *pool) close() {
 	if p.transport != nil {
 		p.transport.CloseIdleConnections()
 	}
 }
 
-// pools has the connections to all servers.
+// pools has the connections to all servers by key.
 type pools struct {
 	options Options
 	mu      sync.Mutex
@@ -61,7 +63,7 @@ func newPools(options Options) *pools {
 	return &pools{options: options, byKey: map[poolKey]*connections{}}
 }
 
-// acquire returns the connections of a key. The caller must release them.
+// acquire returns the connections with a key, and creates them if necessary. The caller must release them.
 func (p *pools) acquire(key poolKey) *connections {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,8 +77,8 @@ func (p *pools) acquire(key poolKey) *connections {
 	return c
 }
 
-// release closes idle connections that no backend uses any more. A connection that is in use becomes idle when its
-// request ends, and is closed after the idle timeout.
+// release undoes one acquire. After the last one, it closes the idle connections; a connection in use becomes idle
+// when its requests end, and is closed after the idle timeout at the latest.
 func (p *pools) release(c *connections) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +88,7 @@ func (p *pools) release(c *connections) {
 	}
 }
 
-// reopen makes new requests use new connections.
+// reopen replaces all transports, so that new requests use new connections with the present client certificate.
 func (p *pools) reopen() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +97,7 @@ func (p *pools) reopen() {
 	}
 }
 
-// open mirrors kube-aggregator's BuildTransportConfig and client-go's transport.New.
+// open returns a new transport. It mirrors kube-aggregator's BuildTransportConfig and client-go's transport.New.
 func (p *pools) open(key poolKey) *pool {
 	config := &transport.Config{TLS: transport.TLSConfig{
 		Insecure: key.insecure, ServerName: key.service.Name + "." + key.service.Namespace + ".svc",
@@ -116,6 +118,8 @@ func (p *pools) open(key poolKey) *pool {
 	}), p.options.Inspect)
 }
 
+// newPool returns a pool with the wrapped transport. Requests of clients use the wrapped transport, which counts
+// deprecated certificates; probes and upgrades use the transport itself.
 func newPool(direct *http.Transport, inspect func(http.RoundTripper) http.RoundTripper) *pool {
 	if inspect == nil {
 		return &pool{transport: direct, inspected: direct}
@@ -123,13 +127,14 @@ func newPool(direct *http.Transport, inspect func(http.RoundTripper) http.RoundT
 	return &pool{transport: direct, inspected: inspect(direct)}
 }
 
-// slots counts requests.
+// slots limits the number of requests in flight. It is shared by all APIServices of one server, because a server that
+// does not respond would otherwise hold all requests that flow control admits.
 type slots struct {
 	max   int64 // 0: no limit
 	taken atomic.Int64
 }
 
-// take reports whether the limit permits another request. If so, the caller must free its slot.
+// take occupies a slot and reports whether the limit permitted it. If so, the caller must free the slot.
 func (s *slots) take() bool {
 	if n := s.taken.Add(1); s.max == 0 || n <= s.max {
 		return true

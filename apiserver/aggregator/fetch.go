@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// kube-aggregator's users of its own requests.
+// These are the users that kube-aggregator sends in its own requests.
 const (
 	aggregatorUser = "system:kube-aggregator"
 	openAPIUser    = "system:aggregator"
@@ -21,9 +21,9 @@ const (
 
 var errUnavailable = errors.New("service unavailable")
 
-// Fetch sends a GET as kube-aggregator does for documents, and follows no redirects. The caller must close the body of
-// the response. Without an available APIService, requests for OpenAPI documents fail at once; those for discovery do
-// not, because clients should find a group again as soon as its server responds.
+// Fetch sends a GET request for a document as kube-aggregator does, and follows no redirects. The caller must close
+// the body of the response. While the APIService is not available, requests for OpenAPI documents fail immediately;
+// requests for discovery are sent, so that clients find a group as soon as its server responds.
 func (b *Backend) Fetch(ctx context.Context, path string, header http.Header) (*http.Response, error) {
 	name, groups := aggregatorUser, []string(nil)
 	switch {
@@ -65,8 +65,9 @@ const probeTimeout = 5 * time.Second
 // Probe requests the resource list of the group version, whether the APIService is available or not. It mirrors the
 // discovery check of kube-aggregator's AvailableConditionController, whose errors become messages of conditions.
 //
-// The timeout is the context's only: net/http words that of a Client in one of two ways at random, so that the condition
-// of a server that does not respond would be written at every other check.
+// The timeout is set only in the context. With an additional timeout of the http.Client, net/http would choose between
+// two error messages at random, and the condition of a server that does not respond would be written at every other
+// check.
 func (b *Backend) Probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -8,20 +8,20 @@ import (
 	"k8s.io/component-base/metrics"
 )
 
-// Certificates registers kube-aggregator's metrics of deprecated serving certificates, and returns an Options.Inspect
-// that counts them.
+// Certificates registers kube-aggregator's metrics of deprecated serving certificates, and returns a function for
+// Options.Inspect that counts them.
 func Certificates(registerer prometheus.Registerer) func(http.RoundTripper) http.RoundTripper {
 	counter := func(name, help string) *metrics.Counter {
 		c := metrics.NewCounter(&metrics.CounterOpts{
 			Namespace: "apiserver", Subsystem: "kube_aggregator", Name: name, Help: help, StabilityLevel: metrics.ALPHA,
 		})
-		c.Create(nil) // otherwise created when it is registered with upstream's registry
+		c.Create(nil) // upstream creates a counter when it is registered with upstream's registry
 		registerer.MustRegister(c)
 		return c
 	}
 	missingSAN := counter("x509_missing_san_total", "Counts the number of requests to servers missing SAN extension "+
-		"in their serving certificate OR the number of connection failures due to the lack of x509 certificate SAN extension "+
-		"missing (either/or, based on the runtime environment)")
+		"in their serving certificate OR the number of connection failures due to the lack of x509 certificate SAN "+
+		"extension missing (either/or, based on the runtime environment)")
 	sha1 := counter("x509_insecure_sha1_total", "Counts the number of requests to servers with insecure SHA1 signatures "+
 		"in their serving certificate OR the number of connection failures due to the insecure SHA1 signatures "+
 		"(either/or, based on the runtime environment)")

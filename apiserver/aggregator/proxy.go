@@ -15,7 +15,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// ServeHTTP forwards a request to the server. It mirrors kube-aggregator's proxyHandler and its responses.
+// ServeHTTP forwards a request to the server. It mirrors kube-aggregator's proxyHandler.ServeHTTP, including the
+// responses that the proxy generates itself. The request's context must have a request.Record.
 func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
 	if !b.Available {
@@ -46,6 +47,9 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}, connections)
 }
 
+// forward sends the request to the location and copies the response. The pool is loaded once, so that one request uses
+// one transport even if the certificate changes. An upgrade (exec, port-forward) gets the headers of the user before,
+// because upstream's handler dials the server itself for it; tracing is not added, as upstream.
 func (b *Backend) forward(
 	w http.ResponseWriter, r *http.Request, record *request.Record, location *url.URL, connections *pool,
 ) {
@@ -60,21 +64,24 @@ func (b *Backend) forward(
 		transport.SetAuthProxyHeaders(outgoing, user.GetName(), uid, user.GetGroups(), user.GetExtra())
 		u := newUpgrade(r.Context(), w)
 		defer u.end()
-		proxy.NewUpgradeAwareHandler(location, u.transport(connections.transport), true, true, responder{}).ServeHTTP(u, outgoing)
+		proxy.NewUpgradeAwareHandler(location, u.transport(connections.transport), true, true,
+			responder{}).ServeHTTP(u, outgoing)
 		return
 	}
 	if err := request.KeepBody(outgoing); err != nil {
 		responder{}.Error(w, outgoing, err)
 		return
 	}
-	// The headers are set by the round tripper, because the proxy removes those that the Connection header names.
-	identified := transport.NewAuthProxyRoundTripper(user.GetName(), uid, user.GetGroups(), user.GetExtra(), connections.inspected)
+	// The round tripper sets the headers of the user, because the proxy removes headers that the client's Connection
+	// header names.
+	identified := transport.NewAuthProxyRoundTripper(user.GetName(), uid, user.GetGroups(),
+		user.GetExtra(), connections.inspected)
 	handler := proxy.NewUpgradeAwareHandler(location, identified, true, false, responder{})
 	handler.RejectForwardingRedirects = b.options.RejectRedirects
 	handler.ServeHTTP(w, outgoing)
 }
 
-// reject responds in place of the server.
+// reject responds to a request instead of the server.
 func (b *Backend) reject(w http.ResponseWriter, r *http.Request, message string, code int) {
 	http.Error(w, message, code)
 	if b.options.Rejected != nil {
@@ -82,12 +89,13 @@ func (b *Backend) reject(w http.ResponseWriter, r *http.Request, message string,
 	}
 }
 
-// responder writes the errors of a proxy.
+// responder responds when the proxy gets no response from the server.
 type responder struct{}
 
 func (responder) Error(w http.ResponseWriter, r *http.Request, err error) {
 	if record := request.From(r.Context()); record != nil && record.Context.Err() != nil {
-		// The filter timeout responds, or the client is gone. As in kube-apiserver, the audit event has the proxy's code.
+		// The timeout filter responds, or the client is gone. As in kube-apiserver, the audit event has the code of
+		// the proxy.
 		record.AuditContext().SetEventResponseStatusCode(http.StatusServiceUnavailable)
 		return
 	}

@@ -8,11 +8,12 @@ import (
 	"sync"
 )
 
-// upgrade bounds the time until the server of a Backend has accepted or refused an upgrade. Upstream's handler waits
-// for the response without regard to the context, so the connection is closed when the context ends. Afterwards the
-// connection lasts until one side closes it.
+// upgrade limits the time until a server accepts or rejects an upgrade to the deadline of the request. Upstream's
+// handler waits for the response regardless of the context; therefore upgrade closes the connection to the server when
+// the context ends. After the server has accepted the upgrade, the connection lasts until one side closes it.
 type upgrade struct {
 	http.ResponseWriter
+	// stop detaches the connection from the request's context.
 	stop func() bool
 
 	mu    sync.Mutex // guards the fields below
@@ -20,14 +21,14 @@ type upgrade struct {
 	ended bool
 }
 
-// newUpgrade returns the response writer of an upgrade. The caller must call end.
+// newUpgrade returns an upgrade, which is the response writer for the handler. The caller must call end.
 func newUpgrade(ctx context.Context, w http.ResponseWriter) *upgrade {
 	u := &upgrade{ResponseWriter: w}
 	u.stop = context.AfterFunc(ctx, u.close)
 	return u
 }
 
-// transport returns a transport with the settings of base for the connection of the upgrade.
+// transport returns a transport with the settings of base for the single connection of the upgrade.
 func (u *upgrade) transport(base *http.Transport) *http.Transport {
 	return &http.Transport{
 		TLSClientConfig: base.TLSClientConfig.Clone(), Proxy: base.Proxy,
@@ -48,6 +49,8 @@ func (u *upgrade) transport(base *http.Transport) *http.Transport {
 	}
 }
 
+// close closes the connection to the server. A connection that is still being established is closed when it is
+// established.
 func (u *upgrade) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -57,7 +60,7 @@ func (u *upgrade) close() {
 	}
 }
 
-// Hijack implements http.Hijacker. The server has responded.
+// Hijack implements http.Hijacker. The handler calls it when the server has responded.
 func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	u.stop()
 	return http.NewResponseController(u.ResponseWriter).Hijack()

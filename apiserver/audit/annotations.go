@@ -7,13 +7,14 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// The annotations of authorization.
+// These are the audit annotations of authorization.
 const (
 	decisionAnnotation = "authorization.k8s.io/decision"
 	reasonAnnotation   = "authorization.k8s.io/reason"
 )
 
-// AnnotateDecision adds the decision of authorization, or that it failed if decision is empty.
+// AnnotateDecision annotates the audit event with the decision of authorization. An empty decision means that
+// authorization failed with an error.
 func AnnotateDecision(record *request.Record, decision, reason string) {
 	if !record.Audits(auditapi.LevelMetadata) {
 		return

@@ -1,9 +1,9 @@
-// Package audit records requests according to an audit policy. Policy, events and backends are upstream's; this package
-// composes them from flags and fills events from what this server has of a request.
+// Package audit records requests according to an audit policy. Policy, events and backends are upstream's; this
+// package composes them from flags and fills events from this server's state of a request.
 //
 // The event of a request is request.Record.AuditContext. It exists before authentication, so that authenticators can
-// annotate it, and the policy is evaluated by Auditor.Begin once the user is known. Response objects are taken from the
-// encodings that responses share, and only if the level asks for them.
+// annotate it. Auditor.Begin evaluates the policy when the user is known. Response objects are the encodings that
+// responses share, and are recorded only if the level of the event includes them.
 package audit
 
 import (
@@ -19,24 +19,28 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// Auditor audits the requests of one server.
+// Auditor creates the audit events of one server.
 type Auditor struct {
 	policy  audit.PolicyRuleEvaluator
 	backend audit.Backend
-	// maxObject is request.AuditConfig.MaxObject.
+	// maxObject is the value of request.AuditConfig.MaxObject.
 	maxObject int64
 	userAgent string
 	stop      chan struct{}
 }
 
-// Options are what an Auditor needs besides its flags.
+// Options are the dependencies of an Auditor.
 type Options struct {
-	Dial      net.DialFunc // connects to the webhook; nil: directly
-	UserAgent string       // of the server's own writes
+	// Dial connects to the webhook; nil connects directly.
+	Dial net.DialFunc
+	// UserAgent is the user agent in the events of the server's own writes.
+	UserAgent string
+	// MemoryLimit is the memory that the process may use, in bytes; 0: no limit.
+	MemoryLimit int64
 }
 
-// New returns an auditor, or nil if nothing is audited. As in kube-apiserver, invalid files fail the start, and a backend
-// without a policy is ignored.
+// New returns an auditor, or nil if nothing is audited. As in kube-apiserver, invalid files prevent the start, and a
+// backend without a policy is ignored.
 func New(c config.Audit, options Options) (*Auditor, error) {
 	var evaluator audit.PolicyRuleEvaluator
 	if c.PolicyFile != "" {
@@ -58,7 +62,7 @@ func New(c config.Audit, options Options) (*Auditor, error) {
 		backends = append(backends, logBackend(c.Log, writer))
 	}
 	if c.Webhook.ConfigFile != "" {
-		webhook, err := webhookBackend(c.Webhook, options.Dial)
+		webhook, err := webhookBackend(c.Webhook, options)
 		if err != nil {
 			return nil, err
 		}
@@ -70,7 +74,7 @@ func New(c config.Audit, options Options) (*Auditor, error) {
 	}, nil
 }
 
-// Run starts the backends. Shutdown must follow.
+// Run starts the backends. The caller must call Shutdown.
 func (a *Auditor) Run() error {
 	if err := a.backend.Run(a.stop); err != nil {
 		return fmt.Errorf("run the audit backend: %w", err)
@@ -78,13 +82,13 @@ func (a *Auditor) Run() error {
 	return nil
 }
 
-// Shutdown delivers buffered events. No request may be served any more.
+// Shutdown delivers buffered events and stops the backends. It must not be called while requests are served.
 func (a *Auditor) Shutdown() {
 	close(a.stop)
 	a.backend.Shutdown()
 }
 
-// Begin evaluates the policy for a request whose Attributes are set. It reports whether the request is audited.
+// Begin evaluates the policy for a request, whose Attributes must be set, and reports whether the request is audited.
 func (a *Auditor) Begin(record *request.Record, r *http.Request) (bool, error) {
 	record.Audit = request.AuditConfig{
 		RequestAuditConfig: a.policy.EvaluatePolicyRule(&record.Attributes), MaxObject: a.maxObject,

@@ -8,20 +8,18 @@ import (
 
 	"gopkg.in/natefinch/lumberjack.v2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/net"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/plugin/pkg/audit/buffered"
 	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
 	"k8s.io/apiserver/plugin/pkg/audit/truncate"
-	auditwebhook "k8s.io/apiserver/plugin/pkg/audit/webhook"
 
 	"quorate.dev/apiserver/config"
 )
 
-// openLog returns the writer of the log backend, or nil if there is none. The file is created at the start, readable for
-// its owner only.
+// openLog returns the writer of the log backend, or nil if there is none. It creates the file, which only its owner can
+// read.
 func openLog(c config.AuditLog) (io.Writer, error) {
 	const directoryMode, fileMode = 0o700, 0o600
 	switch c.Path {
@@ -37,7 +35,8 @@ func openLog(c config.AuditLog) (io.Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ensureLogFile: %w", err)
 	}
-	if c.MaxSize == 0 { // no rotation
+	// The file is not rotated.
+	if c.MaxSize == 0 {
 		return file, nil
 	}
 	if err := file.Close(); err != nil {
@@ -54,27 +53,27 @@ func logBackend(c config.AuditLog, writer io.Writer) audit.Backend {
 	if c.Format == config.AuditLegacy {
 		backend = auditlog.NewBackend(writer, c.Format, version)
 	}
-	// Asynchronous delegates would only contend for the file.
+	// Several goroutines of the buffered backend would only contend for the file.
 	return truncated(delivered(backend, c.AuditBackend, false), c.Truncate, version)
 }
 
-func webhookBackend(c config.AuditWebhook, dial net.DialFunc) (audit.Backend, error) {
+func webhookBackend(c config.AuditWebhook, options Options) (audit.Backend, error) {
 	version := parsedVersion(c.Version)
 	backoff := webhook.DefaultRetryBackoffWithInitialDelay(c.InitialBackoff)
-	backend, err := auditwebhook.NewBackend(c.ConfigFile, version, backoff, dial)
+	backend, err := newWebhook(c.ConfigFile, version, backoff, options)
 	if err != nil {
 		return nil, fmt.Errorf("initializing audit webhook: %w", err)
 	}
 	return truncated(delivered(backend, c.AuditBackend, true), c.Truncate, version), nil
 }
 
-// parsedVersion returns a version that config has validated.
+// parsedVersion parses a version that package config has validated.
 func parsedVersion(version string) schema.GroupVersion {
 	parsed, _ := schema.ParseGroupVersion(version)
 	return parsed
 }
 
-// delivered wraps a backend according to the mode.
+// delivered wraps a backend as its mode requires: blocking, blocking strictly, or batching.
 func delivered(backend audit.Backend, c config.AuditBackend, async bool) audit.Backend {
 	switch c.Mode {
 	case config.AuditBlockingStrictMode:
@@ -89,7 +88,7 @@ func delivered(backend audit.Backend, c config.AuditBackend, async bool) audit.B
 	})
 }
 
-// lenient ignores errors, which the backend has counted and logged.
+// lenient ignores the errors of a backend, which the backend has counted and logged.
 type lenient struct{ audit.Backend }
 
 // ProcessEvents implements audit.Sink.
@@ -104,10 +103,13 @@ func truncated(backend audit.Backend, c config.AuditTruncate, version schema.Gro
 	if !c.Enabled {
 		return backend
 	}
-	return truncate.NewBackend(backend, truncate.Config{MaxEventSize: c.MaxEventSize, MaxBatchSize: c.MaxBatchSize}, version)
+	return truncate.NewBackend(backend, truncate.Config{
+		MaxEventSize: c.MaxEventSize, MaxBatchSize: c.MaxBatchSize,
+	}, version)
 }
 
-// maxObject returns the size above which all backends drop an object, or 0 if one of them does not truncate.
+// maxObject returns the size in bytes above which every backend drops an object, or 0 if a backend does not truncate
+// events.
 func maxObject(c config.Audit) int64 {
 	var limit int64
 	if c.Log.Path != "" {

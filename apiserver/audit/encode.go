@@ -14,18 +14,20 @@ import (
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 )
 
-// encoder writes the lines of events as upstream's encoder for audit.k8s.io/v1 does. That encoder costs more than the rest
-// of auditing, mostly for conversion and reflection.
+// encoder writes events as JSON lines, byte for byte as upstream's encoder for audit.k8s.io/v1 does. Upstream's encoder
+// costs more than all other parts of auditing, mostly for conversion and reflection.
 type encoder struct {
 	line []byte
-	err  error // the first one of the event
+	// err is the first error of the current event.
+	err error
 
-	// clock is the text of second, up to the fraction, because most times of an event and of the next one share it.
+	// clock is the text of second up to its fraction. It is cached, because most timestamps of an event and of the next
+	// event are in the same second.
 	second int64
 	clock  []byte
 }
 
-// encode returns the line of an event, which is valid until the next call.
+// encode returns the line of an event. The line is valid until the next call.
 func (e *encoder) encode(event *auditapi.Event) ([]byte, error) {
 	e.line, e.err = append(e.line[:0], `{"kind":"Event","apiVersion":"audit.k8s.io/v1"`...), nil
 	e.member(`,"level":`, string(event.Level))
@@ -77,7 +79,7 @@ func (e *encoder) encode(event *auditapi.Event) ([]byte, error) {
 
 func (e *encoder) raw(text string) { e.line = append(e.line, text...) }
 
-// member appends a member that follows another. name has the comma and the colon.
+// member appends a member that follows another one. name includes the comma, the quotes and the colon.
 func (e *encoder) member(name, value string) {
 	e.raw(name)
 	e.quote(value)
@@ -86,7 +88,7 @@ func (e *encoder) member(name, value string) {
 func (e *encoder) open()  { e.line = append(e.line, '{') }
 func (e *encoder) close() { e.line = append(e.line, '}') }
 
-// name appends the name of a member, which needs no escapes, after a comma if it is not the first one.
+// name appends the name of a member, preceded by a comma unless it is the first member. The name must need no escapes.
 func (e *encoder) name(name string) {
 	if e.line[len(e.line)-1] != '{' {
 		e.line = append(e.line, ',')
@@ -125,7 +127,7 @@ func (e *encoder) array(values []string) {
 	e.line = append(e.line, ']')
 }
 
-// quote appends a string as encoding/json does.
+// quote appends a string as encoding/json encodes it.
 func (e *encoder) quote(value string) {
 	if isPlain(value) {
 		e.line = append(e.line, '"')
@@ -133,7 +135,8 @@ func (e *encoder) quote(value string) {
 		e.line = append(e.line, '"')
 		return
 	}
-	quoted, _ := json.Marshal(value) // marshalling a string cannot fail
+	// Marshalling a string cannot fail.
+	quoted, _ := json.Marshal(value)
 	e.line = append(e.line, quoted...)
 }
 
@@ -141,7 +144,8 @@ func (e *encoder) quote(value string) {
 func isPlain(value string) bool {
 	for ; len(value) >= 8; value = value[8:] {
 		word := uint64(value[0]) | uint64(value[1])<<8 | uint64(value[2])<<16 | uint64(value[3])<<24 |
-			uint64(value[4])<<32 | uint64(value[5])<<40 | uint64(value[6])<<48 | uint64(value[7])<<56 // one load
+			// The compiler merges this into one load.
+			uint64(value[4])<<32 | uint64(value[5])<<40 | uint64(value[6])<<48 | uint64(value[7])<<56
 		if hasSpecial(word) {
 			return false
 		}
@@ -154,18 +158,21 @@ func isPlain(value string) bool {
 	return true
 }
 
-// hasSpecial reports whether one of eight bytes is not plain: it is below ' ', is above ASCII, or is one of "\<>&.
+// hasSpecial reports whether any of eight bytes needs an escape, because it is less than ' ', is not ASCII, or is a
+// character in "\<>&.
 func hasSpecial(word uint64) bool {
 	const ones, high = 0x0101010101010101, 0x8080808080808080
-	brackets := (word | ones*('<'^'>')) ^ ones*'>' // zero where a byte is < or >
-	quotes := (word | ones*('"'^'&')) ^ ones*'&'   // zero where a byte is " or &
+	// Each byte of brackets is zero where a byte of word is < or >.
+	brackets := (word | ones*('<'^'>')) ^ ones*'>'
+	// Each byte of quotes is zero where a byte of word is " or &.
+	quotes := (word | ones*('"'^'&')) ^ ones*'&'
 	escapes := word ^ ones*'\\'
-	// A high bit of (x-n)&^x is set exactly if one of the bytes of x is below n.
+	// A high bit of (x-n)&^x is set exactly if some byte of x is less than n.
 	found := (word-ones*' ')&^word | (brackets-ones)&^brackets | (quotes-ones)&^quotes | (escapes-ones)&^escapes
 	return (found|word)&high != 0
 }
 
-// plain has the bytes that encoding/json copies into strings.
+// plain is set for the bytes that encoding/json copies into strings without escapes.
 var plain = func() (plain [256]bool) {
 	for char := ' '; char < utf8.RuneSelf; char++ {
 		plain[char] = !strings.ContainsRune(`"\<>&`, char)
@@ -198,7 +205,7 @@ func (e *encoder) extra(extra map[string]authenticationv1.ExtraValue) {
 	e.close()
 }
 
-// key appends the i-th key of a map.
+// key appends the i-th key of a map, and the colon.
 func (e *encoder) key(i int, key string) {
 	if i > 0 {
 		e.line = append(e.line, ',')
@@ -207,7 +214,7 @@ func (e *encoder) key(i int, key string) {
 	e.line = append(e.line, ':')
 }
 
-// sortedKeys appends the keys of a map to an empty slice.
+// sortedKeys appends the keys of a map to an empty slice and sorts them.
 func sortedKeys[V any](of map[string]V, to []string) []string {
 	to = slices.AppendSeq(to, maps.Keys(of))
 	slices.Sort(to)
@@ -227,7 +234,7 @@ func (e *encoder) objectRef(reference *auditapi.ObjectReference) {
 	e.close()
 }
 
-// status appends a Status. That of most events has only a code.
+// status appends a Status. The Status of most events has only a code.
 func (e *encoder) status(status *metav1.Status) {
 	if *status == (metav1.Status{Code: status.Code}) && status.Code != 0 {
 		e.line = append(e.line, `{"metadata":{},"code":`...)
@@ -249,7 +256,7 @@ func (e *encoder) time(at metav1.MicroTime) {
 	e.line = append(appendDigits(e.line, at.Nanosecond()/int(time.Microsecond), 6), 'Z', '"')
 }
 
-// appendDigits appends a number that is not negative with leading zeros.
+// appendDigits appends a non-negative number of at most the given number of digits, with leading zeros.
 func appendDigits(to []byte, number, digits int) []byte {
 	to = append(to, "000000"[:digits]...)
 	for i := len(to) - 1; number > 0; i-- {

@@ -9,13 +9,14 @@ import (
 	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
 )
 
-// jsonLog is the log backend in format json.
+// jsonLog is the log backend for the format json.
 type jsonLog struct{ to io.Writer }
 
-// encoders are reused for their buffers. The pool is global, because its contents cannot be observed.
+// encoders is a pool of encoders, which are reused for their buffers. The pool is global, because no caller can observe
+// its state.
 var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
-// maxPooledLine keeps the pool from collecting buffers that a huge event has grown.
+// maxPooledLine is the size in bytes above which a buffer is not returned to the pool after a very large event.
 const maxPooledLine = 64 << 10
 
 // ProcessEvents implements audit.Sink.

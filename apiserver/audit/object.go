@@ -18,16 +18,16 @@ import (
 // Request is the object in the body of a request.
 type Request struct {
 	Object runtime.Object
-	// Version is the one that the body declares.
+	// Version is the version that the body declares.
 	Version     schema.GroupVersion
 	Resource    schema.GroupVersionResource
 	Subresource string
-	// Encode returns the JSON of Object, or of a copy without managed fields.
+	// Encode returns Object, or a copy of it without managed fields, as JSON.
 	Encode func(runtime.Object) ([]byte, error)
 }
 
-// LogRequest records a request object, as it is after decoding and defaulting. At level Metadata only its name, UID and
-// resourceVersion are recorded.
+// LogRequest records a request object after decoding and defaulting. At the level Metadata, it records only the name,
+// UID and resourceVersion of the object.
 func LogRequest(record *request.Record, r Request) {
 	if !record.Audits(auditapi.LevelMetadata) {
 		return
@@ -36,12 +36,13 @@ func LogRequest(record *request.Record, r Request) {
 	audit.LogRequestObject(record, r.Object, r.Version, r.Resource, r.Subresource, encoder)
 }
 
-// requestEncoder is what upstream's audit.LogRequestObject encodes with.
+// requestEncoder is the serializer that upstream's audit.LogRequestObject uses to encode the object.
 type requestEncoder struct {
 	runtime.Encoder
 	record *request.Record
 	encode func(runtime.Object) ([]byte, error)
-	wanted bool // upstream encodes objects even if the level does not ask for them
+	// wanted is set if the level includes the object. Upstream encodes the object at every level.
+	wanted bool
 }
 
 // SupportedMediaTypes implements runtime.NegotiatedSerializer.
@@ -59,8 +60,8 @@ func (e requestEncoder) DecoderToVersion(d runtime.Decoder, _ runtime.GroupVersi
 	return d
 }
 
-// Encode implements runtime.Encoder. It returns no error, because upstream would log the object with it, which may be a
-// Secret.
+// Encode implements runtime.Encoder. It returns no error, because upstream would log the error together with the
+// object, which may be a Secret.
 func (e requestEncoder) Encode(object runtime.Object, w io.Writer) error {
 	if !e.wanted {
 		return nil
@@ -74,16 +75,18 @@ func (e requestEncoder) Encode(object runtime.Object, w io.Writer) error {
 	return err
 }
 
-// serializer makes requestEncoder a runtime.Serializer, which upstream hands to EncoderForVersion only.
+// serializer makes requestEncoder a runtime.Serializer. Upstream only passes it to EncoderForVersion.
 type serializer struct{ requestEncoder }
 
 // Decode implements runtime.Decoder.
-func (serializer) Decode([]byte, *schema.GroupVersionKind, runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (serializer) Decode(
+	[]byte, *schema.GroupVersionKind, runtime.Object,
+) (runtime.Object, *schema.GroupVersionKind, error) {
 	return nil, nil, runtime.NewNotRegisteredErrForKind("", schema.GroupVersionKind{})
 }
 
-// LogPatch records a patch. kube-apiserver drops the event of a patch that is not JSON, such as an apply configuration in
-// YAML; here it is recorded as JSON or, if it is neither, as a string.
+// LogPatch records a patch. kube-apiserver drops the event of a patch that is not JSON, such as an apply configuration
+// in YAML. LogPatch converts YAML to JSON, and records a patch that is neither as a string.
 func LogPatch(record *request.Record, patch []byte) {
 	if !record.Audits(auditapi.LevelRequest) {
 		return
@@ -98,11 +101,11 @@ func LogPatch(record *request.Record, patch []byte) {
 	record.AuditContext().LogRequestPatch(patch)
 }
 
-// LogsResponse reports whether the response object is recorded.
+// LogsResponse reports whether the policy records the response object.
 func LogsResponse(record *request.Record) bool { return record.Audits(auditapi.LevelRequestResponse) }
 
-// LogResponse records the JSON of a response object, if the level asks for it. The event refers to the bytes until the
-// request ends. status is the object if it is a Status, otherwise nil.
+// LogResponse records a response object, encoded as JSON, if the policy records it. The event refers to the bytes until
+// the request ends. status is the object if it is a Status, otherwise nil.
 func LogResponse(record *request.Record, status *metav1.Status, encode func() ([]byte, error)) {
 	if !record.Audits(auditapi.LevelMetadata) {
 		return
@@ -123,13 +126,15 @@ func LogResponse(record *request.Record, status *metav1.Status, encode func() ([
 	record.AuditContext().LogResponseObject(status, &runtime.Unknown{Raw: body, ContentType: runtime.ContentTypeJSON})
 }
 
-// Limit counts the JSON of a list against the size above which its event would be truncated.
+// Limit compares the size of a list's items with the size above which the list's event would be truncated.
 type Limit struct {
-	left, max int64 // bytes; max 0: no limit
-	omits     bool
+	// left is the number of bytes left of max; max is 0 if there is no limit.
+	left, max int64
+	// omits is set if managed fields do not count, because they are omitted from the event.
+	omits bool
 }
 
-// NewLimit returns the limit of a request's response object.
+// NewLimit returns the limit for the response object of a request.
 func NewLimit(record *request.Record) *Limit {
 	limit := record.Audit.MaxObject
 	return &Limit{left: limit, max: limit, omits: record.Audit.OmitManagedFields}
@@ -141,7 +146,7 @@ type Item interface {
 	Bytes() []byte
 }
 
-// Exceeded adds an item and reports whether the limit is exceeded.
+// Exceeded counts an item and reports whether the items exceed the limit.
 func (l *Limit) Exceeded(item Item) bool {
 	if l.max == 0 {
 		return false
@@ -155,7 +160,7 @@ func (l *Limit) Exceeded(item Item) bool {
 }
 
 // LogTooLarge records a response object that exceeds the limit, without its content: truncation drops the objects of
-// the event, and adds an annotation that says so.
+// the event and adds the annotation that they were truncated.
 func LogTooLarge(record *request.Record) {
 	filler := append(bytes.Repeat([]byte{'x'}, int(record.Audit.MaxObject)+1), '"')
 	filler[0] = '"'

@@ -2,16 +2,16 @@ package audit
 
 import "bytes"
 
-// managedFields are the paths of managed fields in a response: of an object, of the items of a list, and of the objects
-// in the rows of a table. "*" is each element of an array.
+// managedFields are the paths of managed fields in a response: in an object, in the items of a list, and in the objects
+// of the rows of a table. "*" matches each element of an array.
 var managedFields = [][]string{
 	{"metadata", "managedFields"},
 	{"items", "*", "metadata", "managedFields"},
 	{"rows", "*", "object", "metadata", "managedFields"},
 }
 
-// omitManagedFields returns JSON without managed fields. All other bytes are kept, so that the result equals the encoding
-// of an object without managed fields. JSON that is not valid is returned as it is.
+// omitManagedFields returns a JSON document without managed fields. It keeps all other bytes, so that the result equals
+// the encoding of an object without managed fields. It returns invalid JSON unchanged.
 func omitManagedFields(json []byte) []byte {
 	o := omitter{json: json}
 	if !o.value(managedFields) {
@@ -20,16 +20,18 @@ func omitManagedFields(json []byte) []byte {
 	return append(o.kept, json[o.copied:]...)
 }
 
-// omitter copies JSON without the members at some paths.
+// omitter copies a JSON document without the members at given paths.
 type omitter struct {
-	json   []byte
-	at     int    // Everything before is scanned.
-	kept   []byte // what remains of json[:copied]
-	copied int    // Invariant: copied <= at.
+	json []byte
+	// at is the number of bytes that have been scanned.
+	at int
+	// kept is the output for json[:copied].
+	kept []byte
+	// copied is the number of bytes whose output is in kept. Invariant: copied <= at.
+	copied int
 }
 
-// value scans a value and omits the members at paths below it. It reports whether the JSON is valid as far as it was
-// read.
+// value scans a value and omits the members at the paths below it. It reports whether the scanned JSON is valid.
 func (o *omitter) value(paths [][]string) bool {
 	o.space()
 	if len(paths) == 0 {
@@ -67,7 +69,8 @@ func (o *omitter) object(paths [][]string) bool {
 			separated = true
 		case separated:
 			o.omit(before)
-		default: // The first member is omitted with the comma behind it.
+		// The first member is omitted together with the comma that follows it.
+		default:
 			o.space()
 			o.consume(',')
 			o.omit(before)
@@ -75,7 +78,7 @@ func (o *omitter) object(paths [][]string) bool {
 	}
 }
 
-// name scans the name of a member and the colon behind it.
+// name scans the name of a member and the colon that follows it.
 func (o *omitter) name() (string, bool) {
 	o.space()
 	start := o.at
@@ -87,7 +90,7 @@ func (o *omitter) name() (string, bool) {
 	return name, o.consume(':')
 }
 
-// omit leaves out what was scanned since before.
+// omit omits the bytes that have been scanned since the position before.
 func (o *omitter) omit(before int) {
 	o.kept = append(o.kept, o.json[o.copied:before]...)
 	o.copied = o.at
@@ -106,7 +109,8 @@ func (o *omitter) array(paths [][]string) bool {
 	}
 }
 
-// descend returns the rest of the paths that begin with a name, and reports whether one of them ends there.
+// descend returns the remaining segments of the paths that begin with name, and reports whether any of these paths
+// ends there.
 func descend(paths [][]string, name string) (below [][]string, ends bool) {
 	for _, path := range paths {
 		switch {
@@ -120,7 +124,7 @@ func descend(paths [][]string, name string) (below [][]string, ends bool) {
 	return below, ends
 }
 
-// skip scans a value of any type.
+// skip scans a value of any type. It reports whether the value is valid.
 func (o *omitter) skip() bool {
 	for depth := 0; o.at < len(o.json); {
 		switch char := o.json[o.at]; char {

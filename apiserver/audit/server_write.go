@@ -17,24 +17,24 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// ServerWrite is a write by the server itself that no client's request caused. kube-apiserver sends such writes to itself
+// ServerWrite is a write by the server itself that is not part of a client's request. kube-apiserver sends such writes
 // over its loopback connection, where they are audited like any other request.
 type ServerWrite struct {
 	Verb                         string // "create", "update", "patch" or "delete"
 	Resource                     schema.GroupVersionResource
 	Subresource, Namespace, Name string
-	// Encode returns the JSON of an object in the internal version.
+	// Encode returns an object, given in the internal version, as JSON.
 	Encode func(runtime.Object) ([]byte, error)
 }
 
-// ServerEvent is the event of a ServerWrite. A nil ServerEvent records nothing.
+// ServerEvent is the audit event of a ServerWrite. A nil ServerEvent records nothing.
 type ServerEvent struct {
 	write  ServerWrite
 	record *request.Record
 }
 
-// BeginServerWrite evaluates the policy for a write, and processes its first event. It returns nil if the write is not
-// audited, or is part of a request that is.
+// BeginServerWrite evaluates the policy for a write and processes the first stage of its event. It returns nil if the
+// write is not audited, or if it is part of a client's request, which has its own event.
 func (a *Auditor) BeginServerWrite(ctx context.Context, w ServerWrite, now time.Time, logger logr.Logger) *ServerEvent {
 	if a == nil || request.From(ctx) != nil {
 		return nil
@@ -42,7 +42,9 @@ func (a *Auditor) BeginServerWrite(ctx context.Context, w ServerWrite, now time.
 	r := w.request(ctx, a.userAgent)
 	record := request.Begin(r, now, logger)
 	record.AuditID = request.NewAuditID()
-	record.User = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}}
+	record.User = &user.DefaultInfo{
+		Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup},
+	}
 	record.Attributes = authorizer.AttributesRecord{
 		User: record.User, Verb: w.Verb, ResourceRequest: true, Path: r.URL.Path, Namespace: w.Namespace, Name: w.Name,
 		APIGroup: w.Resource.Group, APIVersion: w.Resource.Version, Resource: w.Resource.Resource, Subresource: w.Subresource,
@@ -56,7 +58,7 @@ func (a *Auditor) BeginServerWrite(ctx context.Context, w ServerWrite, now time.
 	return &ServerEvent{write: w, record: record}
 }
 
-// request returns the request that a client would send.
+// request returns the request with which a client would make the write.
 func (w ServerWrite) request(ctx context.Context, userAgent string) *http.Request {
 	path := []string{"", "apis", w.Resource.Group, w.Resource.Version}
 	if w.Resource.Group == "" {
@@ -72,12 +74,13 @@ func (w ServerWrite) request(ctx context.Context, userAgent string) *http.Reques
 		}
 	}
 	r := &http.Request{
-		URL: &url.URL{Path: strings.Join(path, "/")}, Header: http.Header{"User-Agent": {userAgent}}, RemoteAddr: request.LocalAddress,
+		URL: &url.URL{Path: strings.Join(path, "/")}, Header: http.Header{"User-Agent": {userAgent}},
+		RemoteAddr: request.LocalAddress,
 	}
 	return r.WithContext(ctx)
 }
 
-// Sends records the object that the write stores.
+// Sends records the object that the write sends.
 func (e *ServerEvent) Sends(object runtime.Object) {
 	if e == nil || object == nil {
 		return
@@ -88,14 +91,14 @@ func (e *ServerEvent) Sends(object runtime.Object) {
 	})
 }
 
-// Patches records the patch of the write.
+// Patches records the patch that the write sends.
 func (e *ServerEvent) Patches(patch []byte) {
 	if e != nil {
 		LogPatch(e.record, patch)
 	}
 }
 
-// Complete processes the last event. object is the stored one; it may be nil.
+// Complete processes the last stage of the event. object is the stored object; it may be nil.
 func (e *ServerEvent) Complete(object runtime.Object, err error) {
 	if e == nil {
 		return

@@ -1,8 +1,9 @@
-// Package authentication determines the user of a request: from a front proxy's headers, a client certificate or a
-// bearer token, or the anonymous user.
+// Package authentication determines the user of a request: from the headers of a front proxy, a client certificate or
+// a bearer token; otherwise the user is anonymous.
 //
-// A client certificate is verified once per connection, and again only when the authorities change or the certificate
-// expires. The result of a token is cached for a short time, for all connections.
+// A client certificate is verified once for each connection. It is verified again when the authorities or the
+// configuration of the front proxy change, when the certificate expires, and 10 seconds after it could not be
+// verified. The result of a token is cached for a short time, for all connections.
 package authentication
 
 import (
@@ -19,18 +20,26 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Options configure an Authenticator. Methods whose field is empty are disabled.
+// Options configures an Authenticator. An authentication method whose field is nil or empty is disabled.
 type Options struct {
-	Clients    *Authority            // of client certificates
-	FrontProxy func() *FrontProxy    // the current one; nil: there is none
-	Tokens     []authenticator.Token // tried in order
-	TokenLife  time.Duration         // how long a valid token is cached; 0: not at all
-	Audiences  []string              // of this server; tokens must have one of them
-	Anonymous  bool                  // requests without credentials are from system:anonymous
-	// AnonymousPaths are the only paths of anonymous requests; empty: all.
+	// Clients has the certificate authorities of client certificates.
+	Clients *Authority
+	// FrontProxy returns the current front proxy, or nil if there is none.
+	FrontProxy func() *FrontProxy
+	// Tokens authenticate bearer tokens and are tried in order.
+	Tokens []authenticator.Token
+	// TokenLife is the time for which the result of a valid token is cached; 0 disables the cache.
+	TokenLife time.Duration
+	// Audiences has the audiences of this server. A token that lists audiences must list at least one audience of this
+	// server.
+	Audiences []string
+	// Anonymous is set if requests without credentials are from system:anonymous.
+	Anonymous bool
+	// AnonymousPaths are the only paths on which anonymous requests are allowed; empty means all paths.
 	AnonymousPaths []string
 
-	// Webhook authenticates tokens last. Its results, valid or not, are cached for WebhookLife.
+	// Webhook authenticates tokens after all others. Its results, for valid and for invalid tokens, are cached for
+	// WebhookLife.
 	Webhook     authenticator.Token
 	WebhookLife time.Duration
 
@@ -38,15 +47,16 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// Authenticator authenticates requests in kube-apiserver's order: front proxy, certificate, token, anonymous. An
-// invalid credential is an error unless another one is valid. It implements authenticator.Request.
+// Authenticator authenticates requests in kube-apiserver's order: front proxy, client certificate, token, anonymous. An
+// invalid credential is an error, unless the request also has a valid one. Authenticator implements
+// authenticator.Request.
 type Authenticator struct {
 	options Options
 	tokens  *Tokens
 	metrics *metrics
 }
 
-// New returns an authenticator.
+// New returns an authenticator with the enabled methods.
 func New(options Options) *Authenticator {
 	a := &Authenticator{options: options, metrics: newMetrics(options.Registerer)}
 	tokens := slices.Clone(options.Tokens)
@@ -93,20 +103,22 @@ func (a *Authenticator) AuthenticateRequest(r *http.Request) (*authenticator.Res
 	if len(errs) > 0 {
 		return nil, false, utilerrors.NewAggregate(errs)
 	}
-	if a.options.Anonymous && (len(a.options.AnonymousPaths) == 0 || slices.Contains(a.options.AnonymousPaths, r.URL.Path)) {
-		return &anonymous, true, nil
+	if a.options.Anonymous &&
+		(len(a.options.AnonymousPaths) == 0 || slices.Contains(a.options.AnonymousPaths, r.URL.Path)) {
+		response := anonymous
+		return &response, true, nil
 	}
 	return nil, false, nil
 }
 
-// Flush drops the cached results of tokens.
+// Flush drops all cached results of tokens.
 func (a *Authenticator) Flush() {
 	if a.tokens != nil {
 		a.tokens.Flush()
 	}
 }
 
-// token authenticates the bearer token in a request's Authorization header or WebSocket protocols.
+// token authenticates the bearer token in the Authorization header or in the WebSocket protocols of a request.
 func (a *Authenticator) token(r *http.Request) (*authenticator.Response, error) {
 	token, protocols, err := tokenOf(r)
 	if err != nil || token == "" {
@@ -135,18 +147,19 @@ func (a *Authenticator) token(r *http.Request) (*authenticator.Response, error) 
 	return response, nil
 }
 
-// Tokens returns the authenticator of tokens for TokenReview, or nil if there is none.
+// Tokens returns the authenticator of bearer tokens, which TokenReviews use, or nil if there is none.
 func (a *Authenticator) Tokens() *Tokens { return a.tokens }
 
 var anonymous = authenticator.Response{
 	User: &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}},
 }
 
-// authenticated returns the response with the group system:authenticated.
+// authenticated returns the response with the group system:authenticated, unless the user is anonymous.
 func authenticated(response *authenticator.Response) *authenticator.Response {
 	who := response.User
 	groups := who.GetGroups()
-	if who.GetName() == user.Anonymous || slices.Contains(groups, user.AllAuthenticated) || slices.Contains(groups, user.AllUnauthenticated) {
+	if who.GetName() == user.Anonymous || slices.Contains(groups, user.AllAuthenticated) ||
+		slices.Contains(groups, user.AllUnauthenticated) {
 		return response
 	}
 	return &authenticator.Response{
@@ -167,7 +180,8 @@ func appendError(errs []error, err error) []error {
 
 var _ authenticator.Request = (*Authenticator)(nil)
 
-// Local returns a context whose requests are authenticated as the given user, for requests of the server to itself.
+// Local returns a context for the server's requests to itself. They are authenticated as the given user without
+// credentials.
 func Local(ctx context.Context, who user.Info) context.Context {
 	return context.WithValue(ctx, connectionKey{}, &connection{local: authenticated(&authenticator.Response{User: who})})
 }

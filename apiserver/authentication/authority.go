@@ -11,21 +11,23 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// Authority is a changing set of certificate authorities: the content of a file, which can be reloaded, or what was last
-// passed to Set.
+// Authority is a set of certificate authorities that can change: the content of a file, which Reload reads, or the
+// argument of the last call of Set.
 type Authority struct {
-	file    string // empty: set by Set alone
+	// file is empty if only Set changes the authorities.
+	file    string
 	current atomic.Pointer[bundle]
 }
 
-// bundle is one version of the set. Versions are compared by address.
+// bundle is one version of the set. Bundles are compared by address.
 type bundle struct {
-	pem          []byte
-	pool         *x509.CertPool
-	certificates []*x509.Certificate // in pool
+	pem  []byte
+	pool *x509.CertPool
+	// certificates are the certificates in pool.
+	certificates []*x509.Certificate
 }
 
-// NewAuthority reads a file of PEM certificates.
+// NewAuthority returns an authority with the PEM certificates of a file.
 func NewAuthority(file string) (*Authority, error) {
 	a := &Authority{file: file}
 	if err := a.Reload(); err != nil {
@@ -34,7 +36,7 @@ func NewAuthority(file string) (*Authority, error) {
 	return a, nil
 }
 
-// NewEmptyAuthority returns an authority without certificates, until Set.
+// NewEmptyAuthority returns an authority that has no certificates until Set is called.
 func NewEmptyAuthority() *Authority {
 	a := &Authority{}
 	a.current.Store(&bundle{pool: x509.NewCertPool()})
@@ -56,7 +58,7 @@ func (a *Authority) Reload() error {
 	return nil
 }
 
-// Set replaces the authorities by PEM certificates. On an error the current ones stay in use.
+// Set replaces the authorities with PEM certificates. On an error the current authorities stay in use.
 func (a *Authority) Set(pem []byte) error {
 	if now := a.current.Load(); now != nil && bytes.Equal(now.pem, pem) {
 		return nil
@@ -73,16 +75,17 @@ func (a *Authority) Set(pem []byte) error {
 	return nil
 }
 
-// isEmpty reports whether there are no authorities: certificates can be neither accepted nor rejected.
+// isEmpty reports whether there are no authorities. Certificates are then neither accepted nor rejected.
 func (b *bundle) isEmpty() bool { return len(b.certificates) == 0 }
 
-// PEM returns the current authorities.
+// PEM returns the current authorities in PEM.
 func (a *Authority) PEM() []byte { return a.current.Load().pem }
 
-// Certificates returns the current authorities, the same slice until a reload. The caller must not modify it.
+// Certificates returns the current authorities. It returns the same slice until they change. The caller must not modify
+// the slice.
 func (a *Authority) Certificates() []*x509.Certificate { return a.current.Load().certificates }
 
-// Overlaps reports whether a certificate is among the current authorities of both.
+// Overlaps reports whether both authorities currently have a certificate in common.
 func (a *Authority) Overlaps(other *Authority) bool {
 	return slices.ContainsFunc(a.Certificates(), func(certificate *x509.Certificate) bool {
 		return slices.ContainsFunc(other.Certificates(), certificate.Equal)

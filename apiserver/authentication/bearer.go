@@ -10,20 +10,22 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// Browsers cannot set headers on a WebSocket; they send their token as a protocol with this prefix.
+// Browsers cannot set headers on a WebSocket. They send their token in a protocol with the prefix tokenProtocol.
 const (
 	protocolHeader = "Sec-Websocket-Protocol"
 	tokenProtocol  = "base64url.bearer.authorization.k8s.io."
 )
 
-// tokenOf returns the token of a request, or "". If the token is in the WebSocket protocols it also returns the others.
+// tokenOf returns the bearer token of a request, "" if there is none. If the token is among the WebSocket protocols,
+// tokenOf also returns the other protocols.
 func tokenOf(r *http.Request) (token, protocols string, err error) {
 	authorization := strings.TrimSpace(r.Header.Get("Authorization"))
 	scheme, rest, _ := strings.Cut(authorization, " ")
 	if strings.EqualFold(scheme, "bearer") {
 		token, more, spaced := strings.Cut(rest, " ")
 		if token == "" && spaced && more != "" {
-			warning.AddWarning(r.Context(), "", "the provided Authorization header contains extra space before the bearer token, and is ignored")
+			warning.AddWarning(r.Context(), "",
+				"the provided Authorization header contains extra space before the bearer token, and is ignored")
 		}
 		if token != "" {
 			return token, "", nil
@@ -47,7 +49,7 @@ func isWebSocket(r *http.Request) bool {
 	return false
 }
 
-// protocolToken returns the token and the other protocols in the values of Sec-WebSocket-Protocol.
+// protocolToken returns the token and the other protocols in the values of the header Sec-WebSocket-Protocol.
 func protocolToken(values []string) (token, others string, err error) {
 	var rest []string
 	seen := false
@@ -72,7 +74,8 @@ func protocolToken(values []string) (token, others string, err error) {
 		token = string(decoded)
 	}
 	if token != "" && len(rest) == 0 {
-		return "", "", errors.New("missing additional subprotocol") // the response must select another protocol
+		// The response must select another protocol than the token.
+		return "", "", errors.New("missing additional subprotocol")
 	}
 	return token, strings.Join(rest, ","), nil
 }

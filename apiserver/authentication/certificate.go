@@ -17,11 +17,11 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// failureLife is how long a failed verification of a certificate is cached.
+// failureLife is the time for which a failed verification of a certificate is cached.
 const failureLife = 10 * time.Second
 
-// clientCertificate authenticates by the certificate of the connection. Without one it returns neither a response nor
-// an error.
+// clientCertificate authenticates the certificate of the connection. It returns neither a response nor an error if the
+// connection has no certificate or there are no authorities.
 func (a *Authenticator) clientCertificate(r *http.Request, c *connection) (*authenticator.Response, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, nil
@@ -44,7 +44,8 @@ func (a *Authenticator) clientCertificate(r *http.Request, c *connection) (*auth
 	return v.response, v.err
 }
 
-// verify verifies a chain, the certificate first, against a bundle of authorities.
+// verify verifies a certificate chain, whose first element is the client's certificate, against a bundle of
+// authorities.
 func verify(against *bundle, chain []*x509.Certificate, now time.Time) *decision {
 	options := x509.VerifyOptions{
 		Roots: against.pool, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
@@ -63,7 +64,7 @@ func verify(against *bundle, chain []*x509.Certificate, now time.Time) *decision
 	return &decision{bundle: against, until: latestExpiry(verified)}
 }
 
-// latestExpiry returns the time until which at least one of the chains is valid.
+// latestExpiry returns the time until which at least one chain is valid.
 func latestExpiry(chains [][]*x509.Certificate) time.Time {
 	var latest time.Time
 	for _, chain := range chains {
@@ -80,7 +81,7 @@ func latestExpiry(chains [][]*x509.Certificate) time.Time {
 	return latest
 }
 
-// userOf returns the user in a verified certificate, or nil if it has no common name.
+// userOf returns the user in a verified certificate, or nil if the certificate has no common name.
 func userOf(certificate *x509.Certificate) (*authenticator.Response, error) {
 	subject := certificate.Subject
 	if subject.CommonName == "" {

@@ -11,11 +11,12 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// FrontProxy configures proxies that authenticate users and send them in headers. It is immutable, except for its
-// authority. Versions are compared by address.
+// FrontProxy configures front proxies, which authenticate users and send them in headers. It is immutable except for
+// Authority. FrontProxies are compared by address.
 type FrontProxy struct {
-	Authority    *Authority
-	AllowedNames []string // common names; empty: any
+	Authority *Authority
+	// AllowedNames are the allowed common names; empty means any name.
+	AllowedNames []string
 
 	UsernameHeaders     []string
 	UIDHeaders          []string
@@ -23,11 +24,11 @@ type FrontProxy struct {
 	ExtraHeaderPrefixes []string
 }
 
-// Current returns the front proxy itself, where a function is needed because the configuration may change.
+// Current returns f. It is used where the configuration cannot change but a function is needed.
 func (f *FrontProxy) Current() *FrontProxy { return f }
 
-// frontProxy authenticates by the headers of a front proxy. It returns neither a response nor an error if they have no
-// user.
+// frontProxy authenticates the user in the headers of a front proxy. It returns neither a response nor an error if
+// the headers contain no user, the connection has no certificate, or no front proxy is configured.
 func (a *Authenticator) frontProxy(r *http.Request, c *connection) (*authenticator.Response, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, nil
@@ -56,7 +57,7 @@ func (a *Authenticator) frontProxy(r *http.Request, c *connection) (*authenticat
 	return proxy.read(r.Header), nil
 }
 
-// read returns the user in the headers and removes them.
+// read returns the user in the headers, or nil, and removes the headers.
 func (f *FrontProxy) read(headers http.Header) *authenticator.Response {
 	name := first(headers, f.UsernameHeaders)
 	if name == "" {
@@ -82,7 +83,7 @@ func (f *FrontProxy) read(headers http.Header) *authenticator.Response {
 	return authenticated(&authenticator.Response{User: who})
 }
 
-// Clear removes the headers, so that a backend cannot mistake a client for a front proxy.
+// Clear removes the headers of front proxies, so that no backend trusts headers that a client has sent.
 func (f *FrontProxy) Clear(headers http.Header) {
 	for _, names := range [][]string{f.UsernameHeaders, f.UIDHeaders, f.GroupHeaders} {
 		for _, name := range names {
@@ -114,7 +115,7 @@ func cutPrefixFold(s, prefix string) (string, bool) {
 	return s[len(prefix):], true
 }
 
-// unescape decodes percent-encoding. A key with an invalid encoding is returned unchanged.
+// unescape decodes percent-encoding. It returns a key with an invalid encoding unchanged.
 func unescape(key string) string {
 	if decoded, err := url.PathUnescape(key); err == nil {
 		return decoded

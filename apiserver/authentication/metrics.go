@@ -16,13 +16,15 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		certificateLife: promauto.With(registerer).NewHistogram(prometheus.HistogramOpts{
 			Name: "apiserver_client_certificate_expiration_seconds",
 			Help: "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate a request.",
-			// From half an hour to a year.
-			Buckets: []float64{0, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 345600, 604800, 2592000, 7776000, 15552000, 31104000},
+			// The buckets range from half an hour to a year.
+			Buckets: []float64{
+				0, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 345600, 604800, 2592000, 7776000, 15552000, 31104000,
+			},
 		}),
 	}
 }
 
-// cacheMetrics count what the caches of tokens do, with kube-apiserver's names. All caches of a server share them.
+// cacheMetrics has the metrics of token caches, with kube-apiserver's names. All caches of a server share them.
 type cacheMetrics struct {
 	hits, misses      prometheus.Counter
 	hitTime, missTime prometheus.Observer
@@ -38,7 +40,8 @@ func newCacheMetrics(registerer prometheus.Registerer) *cacheMetrics {
 		Name: prefix + "request_total", Help: "[ALPHA] Number of tokens looked up in the cache by status, hit or miss.",
 	}, status)
 	durations := f.NewHistogramVec(prometheus.HistogramOpts{
-		Name: prefix + "request_duration_seconds", Help: "[ALPHA] Duration of the authentication of a token by status, hit or miss.",
+		Name: prefix + "request_duration_seconds",
+		Help: "[ALPHA] Duration of the authentication of a token by status, hit or miss.",
 	}, status)
 	fetches := f.NewCounterVec(prometheus.CounterOpts{
 		Name: prefix + "fetch_total", Help: "[ALPHA] Number of tokens that were not in the cache by status, ok or error.",

@@ -19,46 +19,53 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The maximum numbers of cached results. Invalid tokens have their own, smaller store, so that a client that invents
-// tokens neither fills memory nor evicts valid ones.
+// These are the maximum numbers of cached results. Results of invalid tokens are stored separately, in a smaller set,
+// so that a client that sends random tokens neither fills memory nor evicts the results of valid tokens.
 const (
 	maxValidTokens   = 32 * 1024
 	maxInvalidTokens = 4 * 1024
 )
 
-// sharedTimeout bounds an authentication that several requests wait for, as in kube-apiserver.
+// sharedTimeout bounds an authentication that several requests share, as in kube-apiserver.
 const sharedTimeout = 30 * time.Second
 
-// errCrashed is the result of an authenticator that panics.
+// errCrashed is the error of an authenticator that has panicked.
 var errCrashed = errors.New("authentication failed unexpectedly")
 
 type cacheOptions struct {
-	validLife   time.Duration // of results that authenticate; 0: they are not cached
-	invalidLife time.Duration // of results without a user and without an error; 0: they are not cached
+	// validLife is the time for which results with a user are cached; 0 means that they are not cached.
+	validLife time.Duration
+	// invalidLife is the time for which results without a user and without an error are cached; 0 means that they are
+	// not cached.
+	invalidLife time.Duration
 	clock       clock.PassiveClock
 	metrics     *cacheMetrics
 }
 
-// tokenCache caches the results of an authenticator of tokens. Requests that have the same token at the same time share
-// one authentication. Errors are not cached. It implements authenticator.Token.
+// tokenCache caches the results of a token authenticator. Concurrent requests with the same token share one
+// authentication. Errors are not cached. tokenCache implements authenticator.Token.
 type tokenCache struct {
 	authenticator authenticator.Token
 	options       cacheOptions
-	hashes        sync.Pool // of hash.Hash with a random key: clients cannot choose tokens that collide
-	valid         results
-	invalid       results
-	running       singleflight.Group
+	// hashes is a pool of hash.Hash with a random key, so that clients cannot construct tokens with equal hashes.
+	hashes  sync.Pool
+	valid   results
+	invalid results
+	running singleflight.Group
 }
 
-// tokenKey is a hash of a token and the requested audiences, so that no tokens are kept in memory.
+// tokenKey is a hash of a token and the requested audiences. The cache stores no tokens.
 type tokenKey [sha256.Size]byte
 
-// tokenResult is the result of an authentication, with its side effects, which are repeated for each request.
+// tokenResult is the result of an authentication and its side effects, which are repeated for each request with a
+// valid token.
 type tokenResult struct {
-	response    *authenticator.Response // nil: the token is not valid
-	err         error
-	warnings    []tokenWarning
-	annotations map[string]string // of the audit event
+	// response is nil if the token is not valid.
+	response *authenticator.Response
+	err      error
+	warnings []tokenWarning
+	// annotations are annotations of the audit event.
+	annotations map[string]string
 	until       time.Time
 }
 
@@ -66,7 +73,8 @@ type tokenWarning struct{ agent, text string }
 
 func newTokenCache(next authenticator.Token, options cacheOptions) *tokenCache {
 	secret := make([]byte, sha256.Size)
-	_, _ = rand.Read(secret) // never fails
+	// Read never returns an error.
+	_, _ = rand.Read(secret)
 	return &tokenCache{
 		authenticator: next, options: options,
 		hashes:  sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }},
@@ -103,7 +111,7 @@ func (t *tokenCache) lookUp(key tokenKey, now time.Time) (*tokenResult, bool) {
 	return t.invalid.get(key, now)
 }
 
-// share waits for the authentication of a token, which it begins unless another request has.
+// share waits for the authentication of a token, and starts it unless another request has started it.
 func (t *tokenCache) share(ctx context.Context, key tokenKey, token string) *tokenResult {
 	t.options.metrics.blocked.Inc()
 	defer t.options.metrics.blocked.Dec()
@@ -112,7 +120,8 @@ func (t *tokenCache) share(ctx context.Context, key tokenKey, token string) *tok
 		if result, found := t.lookUp(key, t.options.clock.Now()); found {
 			return result, nil
 		}
-		// The result is for all requests that wait, so it does not end with one of them.
+		// All waiting requests share the result; therefore the authentication does not end with the context of one
+		// request.
 		ctx, cancel := context.WithTimeout(context.Background(), sharedTimeout)
 		defer cancel()
 		if limited {
@@ -130,7 +139,7 @@ func (t *tokenCache) share(ctx context.Context, key tokenKey, token string) *tok
 	}
 }
 
-// authenticate calls the authenticator and records its side effects.
+// authenticate calls the authenticator and records the side effects.
 func (t *tokenCache) authenticate(ctx context.Context, token string) (result *tokenResult) {
 	recorder := &warningsOfToken{}
 	ctx = audit.WithAuditContext(warning.WithWarningRecorder(ctx, recorder))
@@ -165,7 +174,8 @@ func (t *tokenCache) keep(key tokenKey, result *tokenResult) {
 	}
 }
 
-// keyOf returns a hash of a token and the requested audiences, each after its length, so that no two inputs are alike.
+// keyOf returns the hash of a token and the requested audiences. Each is preceded by its length, so that different
+// inputs differ in the hashed bytes.
 func (t *tokenCache) keyOf(ctx context.Context, token string) (key tokenKey) {
 	h := t.hashes.Get().(hash.Hash)
 	defer t.hashes.Put(h)
@@ -180,7 +190,7 @@ func (t *tokenCache) keyOf(ctx context.Context, token string) (key tokenKey) {
 	return key
 }
 
-// results is a bounded set of results.
+// results is a bounded set of cached results.
 type results struct {
 	maximum int
 
@@ -198,8 +208,8 @@ func (r *results) get(key tokenKey, now time.Time) (*tokenResult, bool) {
 	return result, true
 }
 
-// add adds a result. If the set is full it drops the expired results and, if it is still full, an eighth of the others,
-// so that the cost per result is constant.
+// add adds a result. If the set is full, it drops the expired results and, if the set is still full, an eighth of all
+// results, so that the amortized cost of a result is constant.
 func (r *results) add(key tokenKey, result *tokenResult, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,7 +222,8 @@ func (r *results) add(key tokenKey, result *tokenResult, now time.Time) {
 				delete(r.known, key)
 			}
 		}
-		for key := range r.known { // in random order
+		// The iteration order is random.
+		for key := range r.known {
 			if len(r.known) <= r.maximum-r.maximum/8 {
 				break
 			}
@@ -222,7 +233,7 @@ func (r *results) add(key tokenKey, result *tokenResult, now time.Time) {
 	r.known[key] = result
 }
 
-// warningsOfToken records the warnings of authenticators, so that they can be repeated for a cached result.
+// warningsOfToken records the warnings of an authenticator, so that they can be repeated for a cached result.
 type warningsOfToken struct {
 	mu       sync.Mutex
 	warnings []tokenWarning

@@ -14,13 +14,14 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// TokenFile authenticates the tokens of a CSV file: token,user,uid,"group,...". It implements authenticator.Token.
+// TokenFile authenticates the tokens in a CSV file with the columns token,user,uid,"group,...". It implements
+// authenticator.Token.
 type TokenFile struct {
 	file  string
 	users atomic.Pointer[map[string]*user.DefaultInfo]
 }
 
-// NewTokenFile reads a file of tokens.
+// NewTokenFile reads a file with tokens.
 func NewTokenFile(file string) (*TokenFile, error) {
 	t := &TokenFile{file: file}
 	if err := t.Reload(); err != nil {
@@ -47,7 +48,7 @@ func (t *TokenFile) Reload() error {
 	return nil
 }
 
-// parseTokens parses records of at least three columns. The last record of a token wins.
+// parseTokens parses records of at least three columns. If several records have the same token, the last one applies.
 func parseTokens(from io.Reader) (map[string]*user.DefaultInfo, error) {
 	reader := csv.NewReader(from)
 	reader.FieldsPerRecord = -1

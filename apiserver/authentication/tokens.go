@@ -10,15 +10,17 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Tokens tries authenticators in order and caches the results of valid tokens. It implements authenticator.Token.
+// Tokens tries authenticators in order and caches the results for valid tokens. It implements authenticator.Token.
 type Tokens struct {
 	authenticators []authenticator.Token
 	options        cacheOptions
-	// cache is replaced by Flush. A result is stored in the cache that was current when its authentication began.
+	// cache is replaced by Flush. A result is stored in the cache that was current when its authentication started.
 	cache atomic.Pointer[tokenCache]
 }
 
-func newTokens(authenticators []authenticator.Token, life time.Duration, c clock.PassiveClock, m *cacheMetrics) *Tokens {
+func newTokens(
+	authenticators []authenticator.Token, life time.Duration, c clock.PassiveClock, m *cacheMetrics,
+) *Tokens {
 	t := &Tokens{authenticators: authenticators, options: cacheOptions{validLife: life, clock: c, metrics: m}}
 	t.Flush()
 	return t
@@ -29,13 +31,13 @@ func (t *Tokens) AuthenticateToken(ctx context.Context, token string) (*authenti
 	return t.cache.Load().AuthenticateToken(ctx, token)
 }
 
-// Flush drops all cached results. After it returns, no result that an authenticator gave before is used.
+// Flush drops all cached results. After Flush has returned, no result of an authentication that started earlier is used
+// for a new request.
 func (t *Tokens) Flush() {
 	t.cache.Store(newTokenCache(inOrder(t.authenticators), t.options))
 }
 
-// inOrder tries authenticators in order. The first that accepts a token decides; the errors of all others are returned if
-// none does.
+// inOrder tries authenticators in order until one accepts the token. If none does, it returns the errors of all.
 type inOrder []authenticator.Token
 
 // AuthenticateToken implements authenticator.Token.

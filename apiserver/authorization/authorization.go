@@ -1,5 +1,5 @@
-// Package authorization decides whether a user may make a request: with the modes of --authorization-config or
-// --authorization-mode in their order, after the rule that members of system:masters may do everything.
+// Package authorization decides whether a user may make a request. Members of system:masters may make every request;
+// otherwise the modes of --authorization-config or --authorization-mode decide in their order.
 package authorization
 
 import (
@@ -21,8 +21,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// ErrBusy is the error of a decision that needs a call of another server when there are too many calls already. The client
-// should retry.
+// ErrBusy is the error of a decision that requires a call of another server while there are too many such calls. The
+// client should retry.
 var ErrBusy = errors.New("too many authorization checks")
 
 // Mode is one authorization mode.
@@ -34,11 +34,12 @@ type Mode interface {
 // Options configure an Authorizer.
 type Options struct {
 	Configuration *Configuration
-	RBAC          Mode   // required by mode RBAC
-	Node          Mode   // required by mode Node
-	ABAC          Mode   // required by mode ABAC
-	ServerID      string // of this server, in metrics
-	// Dial connects to webhooks; nil: directly.
+	RBAC          Mode // required by mode RBAC
+	Node          Mode // required by mode Node
+	ABAC          Mode // required by mode ABAC
+	// ServerID is the ID of this server in metrics.
+	ServerID string
+	// Dial connects to webhooks; nil connects directly.
 	Dial utilnet.DialFunc
 
 	Clock      clock.Clock
@@ -46,25 +47,28 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// Authorizer tries its modes in order. The first that allows or denies decides. Run must be called for reloads. It
-// implements authorizer.Authorizer, authorizer.RuleResolver and serving.Reloadable.
+// Authorizer tries its modes in order until one allows or denies the request. Run must be running for reloads by
+// interval. Authorizer implements authorizer.Authorizer, authorizer.RuleResolver and serving.Reloadable.
 type Authorizer struct {
 	options Options
 	metrics *decisionMetrics
-	modes   atomic.Pointer[[]instrumented] // immutable
+	// modes points to an immutable slice.
+	modes atomic.Pointer[[]instrumented]
 
-	mu   sync.Mutex // held during a reload
-	data []byte     // of the file, as it was last read
+	// mu is held during a reload.
+	mu sync.Mutex
+	// data is the content of the file when it was last read.
+	data []byte
 	last *apiserver.AuthorizationConfiguration
 }
 
-// instrumented is a mode with the counters of its decisions.
+// instrumented is a mode and the counters of its decisions.
 type instrumented struct {
 	Mode
 	allowed, denied prometheus.Counter
 }
 
-// New returns the authorizer of a configuration.
+// New returns the authorizer for a configuration.
 func New(options Options) (*Authorizer, error) {
 	a := &Authorizer{
 		options: options, metrics: newDecisionMetrics(options.Registerer),
@@ -79,8 +83,8 @@ func New(options Options) (*Authorizer, error) {
 	return a, nil
 }
 
-// Of returns an authorizer of modes that no configuration names. It has no metrics, like upstream's delegated authorization,
-// and cannot be reloaded.
+// Of returns an authorizer with modes that are not part of a configuration. Like upstream's delegated authorization it
+// has no metrics, and it cannot be reloaded.
 func Of(modes ...Mode) *Authorizer {
 	a := &Authorizer{options: Options{Configuration: &Configuration{}}, metrics: newDecisionMetrics(nil)}
 	var all []instrumented
@@ -91,7 +95,8 @@ func Of(modes ...Mode) *Authorizer {
 	return a
 }
 
-// build returns the modes of a configuration. RBAC, Node and ABAC persist across reloads, webhooks do not.
+// build returns the modes of a configuration. RBAC, Node and ABAC are the same after a reload; webhooks are created
+// again.
 func (a *Authorizer) build(content *apiserver.AuthorizationConfiguration) ([]instrumented, error) {
 	if len(content.Authorizers) == 0 {
 		return nil, errNoMode
@@ -132,7 +137,9 @@ func (a *Authorizer) modeOf(c apiserver.AuthorizerConfiguration) (Mode, error) {
 }
 
 // Authorize implements authorizer.Authorizer.
-func (a *Authorizer) Authorize(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+func (a *Authorizer) Authorize(
+	ctx context.Context, attributes authorizer.Attributes,
+) (authorizer.Decision, string, error) {
 	who := attributes.GetUser()
 	if who == nil {
 		return authorizer.DecisionNoOpinion, "", errors.New("no user on request")
@@ -164,7 +171,9 @@ func (a *Authorizer) Authorize(ctx context.Context, attributes authorizer.Attrib
 }
 
 // RulesFor implements authorizer.RuleResolver. It returns the rules of all modes.
-func (a *Authorizer) RulesFor(ctx context.Context, who user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+func (a *Authorizer) RulesFor(
+	ctx context.Context, who user.Info, namespace string,
+) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	var resources []authorizer.ResourceRuleInfo
 	var paths []authorizer.NonResourceRuleInfo
 	var errs []error
@@ -179,7 +188,7 @@ func (a *Authorizer) RulesFor(ctx context.Context, who user.Info, namespace stri
 	return resources, paths, incomplete, utilerrors.NewAggregate(errs)
 }
 
-// AlwaysAllow allows everything.
+// AlwaysAllow is the mode that allows every request.
 type AlwaysAllow struct{}
 
 // Authorize implements authorizer.Authorizer.
@@ -188,13 +197,15 @@ func (AlwaysAllow) Authorize(context.Context, authorizer.Attributes) (authorizer
 }
 
 // RulesFor implements authorizer.RuleResolver.
-func (AlwaysAllow) RulesFor(context.Context, user.Info, string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+func (AlwaysAllow) RulesFor(
+	context.Context, user.Info, string,
+) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	all := []string{"*"}
 	return []authorizer.ResourceRuleInfo{&authorizer.DefaultResourceRuleInfo{Verbs: all, APIGroups: all, Resources: all}},
 		[]authorizer.NonResourceRuleInfo{&authorizer.DefaultNonResourceRuleInfo{Verbs: all, NonResourceURLs: all}}, false, nil
 }
 
-// AlwaysDeny allows nothing.
+// AlwaysDeny is the mode that allows no request. It has no opinion, so that other modes can allow a request.
 type AlwaysDeny struct{}
 
 // Authorize implements authorizer.Authorizer.
@@ -203,6 +214,8 @@ func (AlwaysDeny) Authorize(context.Context, authorizer.Attributes) (authorizer.
 }
 
 // RulesFor implements authorizer.RuleResolver.
-func (AlwaysDeny) RulesFor(context.Context, user.Info, string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+func (AlwaysDeny) RulesFor(
+	context.Context, user.Info, string,
+) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	return nil, nil, false, nil
 }

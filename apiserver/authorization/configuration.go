@@ -18,7 +18,7 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// The authorization modes.
+// These are the authorization modes.
 const (
 	modeAlwaysAllow = "AlwaysAllow"
 	modeAlwaysDeny  = "AlwaysDeny"
@@ -31,14 +31,16 @@ const (
 // legacyTimeout bounds requests to the webhook of --authorization-webhook-config-file, as in kube-apiserver.
 const legacyTimeout = 30 * time.Second
 
-// Configuration has the modes in their order. It is immutable.
+// Configuration is the list of authorization modes in their order. It is immutable.
 type Configuration struct {
 	content *apiserver.AuthorizationConfiguration
-	file    string // empty: the content is from flags
-	data    []byte // of the file
+	// file is empty if content is from flags.
+	file string
+	// data is the content of the file.
+	data []byte
 }
 
-// Load reads --authorization-config, or the flags of the modes. Its errors have kube-apiserver's texts.
+// Load reads --authorization-config, or the flags of the authorization modes. Its errors have kube-apiserver's texts.
 func Load(c config.Authorization) (*Configuration, error) {
 	if c.ConfigFile == "" {
 		return &Configuration{content: fromFlags(c)}, nil
@@ -65,7 +67,7 @@ func (c *Configuration) modes() sets.Set[string] {
 	return modes
 }
 
-// fromFlags returns the configuration that means the same as --authorization-mode.
+// fromFlags returns the configuration that is equivalent to --authorization-mode and the flags of its webhook.
 func fromFlags(c config.Authorization) *apiserver.AuthorizationConfiguration {
 	content := &apiserver.AuthorizationConfiguration{}
 	for _, mode := range c.Modes {
@@ -91,21 +93,24 @@ func fromFlags(c config.Authorization) *apiserver.AuthorizationConfiguration {
 	return content
 }
 
-// decode parses and validates the content of a file. required are modes, other than Webhook, that it must have.
+// decode parses and validates the content of a file. required are the modes, other than Webhook, that the file must
+// have.
 func decode(data []byte, required sets.Set[string]) (*apiserver.AuthorizationConfiguration, error) {
 	content, err := load.LoadFromData(data)
 	if err != nil {
 		return nil, fmt.Errorf("failed to load AuthorizationConfiguration from file: %w", err)
 	}
 	known := sets.New(modeAlwaysAllow, modeAlwaysDeny, modeABAC, modeWebhook, modeRBAC, modeNode)
-	errs := validation.ValidateAuthorizationConfiguration(cel.NewDefaultCompiler(), nil, content, known, sets.New(modeWebhook))
+	errs := validation.ValidateAuthorizationConfiguration(cel.NewDefaultCompiler(), nil, content,
+		known, sets.New(modeWebhook))
 	if len(errs) > 0 {
 		return nil, errs.ToAggregate()
 	}
 	return content, checkNames(content, required)
 }
 
-// checkNames requires that each mode except Webhook is named after its type.
+// checkNames returns an error unless each mode except Webhook has the lower-case name of its type, and all required
+// modes exist.
 func checkNames(content *apiserver.AuthorizationConfiguration, required sets.Set[string]) error {
 	var errs []error
 	missing := required.Clone()
@@ -127,10 +132,10 @@ func checkNames(content *apiserver.AuthorizationConfiguration, required sets.Set
 // errNoMode is kube-apiserver's error for a configuration without modes.
 var errNoMode = errors.New("at least one authorization mode must be passed")
 
-// Modes returns the sorted types of the modes.
+// Modes returns the types of the modes, sorted.
 func (c *Configuration) Modes() []string { return sets.List(c.modes()) }
 
-// CheckWebhooks returns an error if the client of a webhook cannot be created. It connects to none.
+// CheckWebhooks returns an error if the client of a webhook cannot be created. It does not connect to webhooks.
 func (c *Configuration) CheckWebhooks() error {
 	for _, one := range c.content.Authorizers {
 		if one.Type != modeWebhook {

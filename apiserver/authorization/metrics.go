@@ -12,7 +12,8 @@ type decisionMetrics struct {
 func newDecisionMetrics(registerer prometheus.Registerer) *decisionMetrics {
 	return &decisionMetrics{decisions: promauto.With(registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "apiserver_authorization_decisions_total",
-		Help: "[ALPHA] Total number of terminal decisions made by an authorizer split by authorizer type, name, and decision.",
+		Help: "[ALPHA] Total number of terminal decisions made by an authorizer split by authorizer type, name, and " +
+			"decision.",
 	}, []string{"type", "name", "decision"})}
 }
 

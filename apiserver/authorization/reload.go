@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics"
 )
 
-// pollInterval is kube-apiserver's: the file is read again even if no change was signalled.
+// pollInterval is the interval at which the file is read even if no change has been reported, as in kube-apiserver.
 const pollInterval = time.Minute
 
 // Files implements serving.Reloadable.
@@ -21,7 +21,7 @@ func (a *Authorizer) Files() []string {
 	return nil
 }
 
-// registerMetrics must be called before a reload.
+// registerMetrics registers the metrics of reloads. It must be called before a reload.
 func (a *Authorizer) registerMetrics() {
 	if c := a.options.Configuration; c.file != "" {
 		metrics.RegisterMetrics()
@@ -29,7 +29,7 @@ func (a *Authorizer) registerMetrics() {
 	}
 }
 
-// Run reads the file regularly until ctx ends, besides the reloads on changes.
+// Run reloads the file at intervals until ctx ends, in addition to the reloads when the file changes.
 func (a *Authorizer) Run(ctx context.Context) {
 	c := a.options.Configuration
 	if c.file == "" {
@@ -49,8 +49,8 @@ func (a *Authorizer) Run(ctx context.Context) {
 	}
 }
 
-// Reload implements serving.Reloadable: it replaces the modes if the file has changed. On an error the current modes
-// stay in use. The cached responses of webhooks are dropped with the modes.
+// Reload implements serving.Reloadable. It replaces the modes if the content of the file has changed. On an error the
+// current modes stay in use. The cached responses of webhooks are dropped together with the modes.
 func (a *Authorizer) Reload() error {
 	if a.options.Configuration.file == "" {
 		return nil
@@ -62,7 +62,8 @@ func (a *Authorizer) Reload() error {
 		return nil
 	}
 	if err == nil {
-		a.data = data // content with errors is not tried again
+		// Content that is invalid is not tried again.
+		a.data = data
 		err = a.replace(data)
 	}
 	if err != nil {

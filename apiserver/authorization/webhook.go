@@ -12,24 +12,28 @@ import (
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook"
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
+
+	"quorate.dev/apiserver/transport"
 )
 
-// webhookBackoff is kube-apiserver's for requests to the webhooks of authorization.
+// webhookBackoff is kube-apiserver's backoff for requests to authorization webhooks.
 var webhookBackoff = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 
-// webhookMetrics are those that kube-apiserver has: none of requests, those of webhooks and match conditions.
+// webhookMetrics has the same metrics as kube-apiserver: metrics of webhooks and match conditions, but no metrics of
+// requests.
 type webhookMetrics struct {
 	metrics.NoopRequestMetrics
 	metrics.WebhookMetrics
 	cel.MatcherMetrics
 }
 
-// newWebhook returns the mode Webhook. Its responses are cached as configured, until it is replaced. dial may be nil.
+// newWebhook returns the authorization mode Webhook. Its responses are cached as configured. dial may be nil.
 func newWebhook(name string, c *apiserver.WebhookConfiguration, dial utilnet.DialFunc) (Mode, error) {
 	client, err := webhookutil.LoadKubeconfig(*c.ConnectionInfo.KubeConfigFile, dial)
 	if err != nil {
 		return nil, err
 	}
+	client.Wrap(transport.Reviews)
 	if c.Timeout.Duration != 0 {
 		client.Timeout = c.Timeout.Duration
 	}

@@ -1,7 +1,10 @@
 package backup
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -25,10 +28,16 @@ import (
 	"quorate.dev/terminal"
 )
 
-// sealedKeysVariable has the manifest's SealedKeys in base64. The operator seals them; the process never has the keys.
+// sealedKeysVariable is the environment variable with the manifest's SealedKeys in base64. The operator seals the
+// keys; this process never has them.
 const sealedKeysVariable = "QUORATE_SEALED_KEYS"
 
-// command is one invocation.
+// signingKeyVariable is the environment variable with the value of --signing-key-file. The operator uses it instead
+// of the flag, because images of earlier releases exit when they get an unknown flag; their backups are then not
+// signed.
+const signingKeyVariable = "QUORATE_SIGNING_KEY_FILE"
+
+// command is one invocation of `quorate backup`, with the values of its flags.
 type command struct {
 	out, log io.Writer
 
@@ -48,19 +57,21 @@ type command struct {
 	namespace      string
 	cluster        string
 	keyFingerprint string
+	signingKeyFile string
 
 	identitiesFile string
+	expected       expectation
 	restore        snapshot.RestoreOptions
 }
 
-// Run is the command `quorate backup`.
+// Run runs the command `quorate backup`.
 func Run(ctx context.Context, args []string) error {
 	root := newCommand(terminal.Stdout(), terminal.Stderr())
 	root.SetArgs(args)
 	return root.ExecuteContext(ctx)
 }
 
-// Command returns the command `quorate backup`, for the reference of its flags.
+// Command returns the command `quorate backup` for the generated reference of its flags.
 func Command() *cobra.Command { return newCommand(io.Discard, io.Discard) }
 
 func newCommand(out, log io.Writer) *cobra.Command {
@@ -79,13 +90,14 @@ func newCommand(out, log io.Writer) *cobra.Command {
 	f.StringVar(&c.directory, "directory", "", "Directory that contains backups")
 	f.StringVar(&c.s3.endpoint, "s3-endpoint", "", "URL of S3-compatible storage, instead of --directory")
 	f.StringVar(&c.s3.bucket, "s3-bucket", "", "S3 bucket")
-	f.StringVar(&c.s3.region, "s3-region", "", "S3 region; default: that of the bucket")
-	f.StringVar(&c.s3.caFile, "s3-ca-file", "", "Authority of the S3 endpoint's certificate; default: those of the system")
+	f.StringVar(&c.s3.region, "s3-region", "", "S3 region; default: the bucket's region")
+	f.StringVar(&c.s3.caFile, "s3-ca-file", "",
+		"Authority of the S3 endpoint's certificate; default: the system's authorities")
 	f.BoolVar(&c.s3.pathStyle, "s3-path-style", false, "Put the bucket into the path of URLs instead of the host name")
 	f.StringVar(&c.resultFile, "result-file", "", "File for the result as JSON, such as /dev/termination-log in a pod")
 	f.DurationVar(&c.timeout, "timeout", 0, "Time limit of the command; default: none")
 	f.StringVarP(&c.format, "output", "o", "", "Output format of list: json; default: a table")
-	root.AddCommand(c.createCommand(), c.restoreCommand(), c.deleteCommand(), c.listCommand())
+	root.AddCommand(c.createCommand(), c.restoreCommand(), c.deleteCommand(), c.listCommand(), c.keyCommand())
 	return root
 }
 
@@ -100,26 +112,46 @@ func (c *command) createCommand() *cobra.Command {
 	f.StringVar(&c.tls.TrustedCAFile, "cacert", "", "Authority of the certificates of --endpoints")
 	f.StringVar(&c.tls.CertFile, "cert", "", "Client certificate for --endpoints")
 	f.StringVar(&c.tls.KeyFile, "key", "", "Key of --cert")
-	f.StringVar(&c.dataDirectory, "data-dir", "", "Data directory of an embedded member on this machine, instead of --endpoints")
-	f.StringVar(&c.recipientsFile, "recipients-file", "", "age recipients to encrypt the backup for; default: not encrypted")
+	f.StringVar(&c.dataDirectory, "data-dir", "",
+		"Data directory of an embedded member on this machine, instead of --endpoints")
+	f.StringVar(&c.recipientsFile, "recipients-file", "",
+		"age recipients to encrypt the backup for; default: not encrypted")
 	f.StringVar(&c.namespace, "namespace", "", "Namespace of the cluster, for the manifest")
 	f.StringVar(&c.cluster, "cluster", "", "Name of the cluster, for the manifest")
-	f.StringVar(&c.keyFingerprint, "service-account-key-fingerprint", "", "Fingerprint of the service-account key, for the manifest")
+	f.StringVar(&c.keyFingerprint, "service-account-key-fingerprint", "",
+		"Fingerprint of the service-account key, for the manifest")
+	f.StringVar(&c.signingKeyFile, "signing-key-file", "",
+		"Key that signs the backup, as 'quorate backup key' creates it; default: $"+signingKeyVariable+", or not signed")
 	return command
 }
 
 func (c *command) restoreCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "restore", Short: "Restore a backup into a new data directory", Args: cobra.NoArgs,
+		Long: "Restore a backup into a new data directory. A user who can write to the storage can replace a backup: it is " +
+			"restored\nonly if it has the --manifest-sha256 or is signed by the --verification-key that 'quorate backup " +
+			"create' has printed,\nor with --unverified. A signature shows that the key's owner has created the backup for " +
+			"its path; an older backup of\nthe same path has a valid signature, too. Nothing is written to the data directory " +
+			"before everything is verified.",
 		RunE: func(command *cobra.Command, _ []string) error { return c.run(command.Context(), c.restoreBackup) },
 	}
 	f := command.Flags()
 	c.pathFlags(f)
+	f.StringVar(&c.expected.manifestSHA256, "manifest-sha256", "",
+		"SHA-256 that "+format.ManifestFile+" of the backup must have, in hexadecimal")
+	f.StringSliceVar(&c.expected.keys, "verification-key", nil,
+		"Key that must have signed the backup, such as ed25519:...; of several keys, one must have signed it")
+	f.StringVar(&c.expected.storedSHA256, "stored-sha256", "",
+		"SHA-256 that the stored snapshot must have, in hexadecimal, for backups of earlier releases. The keys that are "+
+			"contained in the backup are not restored")
+	f.BoolVar(&c.expected.unverified, "unverified", false,
+		"Restore the stored backup without verification, even if it is not the backup that was created")
 	f.StringVar(&c.identitiesFile, "identities-file", "", "age identities that decrypt the backup")
 	f.StringVar(&c.restore.Directory, "data-dir", "", "Data directory to create")
 	f.StringVar(&c.restore.Name, "name", "default", "Name of the member, its --etcd-name")
 	f.StringVar(&c.restore.PeerURL, "initial-advertise-peer-url", "http://127.0.0.1:2380", "Peer URL of the member")
-	f.StringVar(&c.restore.Token, "initial-cluster-token", uuid.NewString(), "Token of the new etcd cluster; default: random")
+	f.StringVar(&c.restore.Token, "initial-cluster-token", uuid.NewString(),
+		"Token of the new etcd cluster; default: random")
 	f.Lookup("initial-cluster-token").DefValue = ""
 	f.Uint64Var(&c.restore.RevisionBump, "bump-revision", snapshot.DefaultRevisionBump,
 		"Number of revisions to skip; must exceed the revisions that the original cluster created after the backup")
@@ -141,20 +173,51 @@ func (c *command) listCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "List the complete backups, oldest first", Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			c.path = "." // not used
+			c.path = "." // list does not use the path, which must be valid
 			return c.run(command.Context(), c.list)
 		},
 	}
 }
 
-func (c *command) pathFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.path, "path", "", "Path of the backup in the directory or bucket, such as default/demo/monday. Required")
-	f.StringVar(&c.uid, "uid", "", "UID of the operation: create and restore resume an interrupted attempt with "+
-		"the same UID, and delete keeps backups that were created with another UID; default: none")
-	f.StringVar(&c.scratch, "scratch", "", "Directory for temporary files; default: that of the system")
+func (c *command) keyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "key FILE", Short: "Create a key that signs backups, and print its verification key", Args: cobra.ExactArgs(1),
+		Long: "Create a key that signs backups, unless the file exists, and print the key that verifies its signatures. " +
+			"The file is\nsecret: users who can write to the storage of backups must not be able to read it. The verification " +
+			"key is not secret.",
+		Example: "  quorate backup key backup-signing.key",
+		RunE:    func(_ *cobra.Command, args []string) error { return c.printKey(args[0]) },
+	}
 }
 
-// run opens the store and runs an operation on it.
+// printKey prints the verification key of the signing key in a file. It creates the key if the file does not exist.
+func (c *command) printKey(file string) error {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if text, err = format.NewSigningKey(); err == nil {
+			err = write(file, bytes.NewReader(text))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	key, err := format.ParseSigningKey(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	_, err = fmt.Fprintln(c.out, format.VerificationKeyOf(key))
+	return err
+}
+
+func (c *command) pathFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.path, "path", "",
+		"Path of the backup in the directory or bucket, such as default/demo/monday. Required")
+	f.StringVar(&c.uid, "uid", "", "UID of the operation: create and restore resume an interrupted attempt with "+
+		"the same UID, and delete keeps backups that were created with another UID; default: none")
+	f.StringVar(&c.scratch, "scratch", "", "Directory for temporary files; default: the system's temporary directory")
+}
+
+// run opens the store and calls do with it, with the time limit of --timeout.
 func (c *command) run(ctx context.Context, do func(context.Context, store) error) error {
 	if c.timeout > 0 {
 		var cancel context.CancelFunc
@@ -202,20 +265,34 @@ func (c *command) create(ctx context.Context, s store) error {
 	if err != nil {
 		return fmt.Errorf("$%s is not base64", sealedKeysVariable)
 	}
+	key, err := c.signingKey()
+	if err != nil {
+		return err
+	}
 	if c.uid == "" {
 		c.uid = uuid.NewString()
 	}
 	creation := &creation{
-		store: s, path: c.path, etcd: config, scratch: c.scratch, recipients: recipients, now: time.Now, log: c.logf,
+		store: s, path: c.path, etcd: config, scratch: c.scratch, recipients: recipients, key: key,
+		now: time.Now, log: c.logf,
 		manifest: format.Manifest{
 			UID: c.uid, Namespace: c.namespace, Cluster: c.cluster, ServiceAccountKey: c.keyFingerprint, SealedKeys: sealed,
 		},
 	}
-	m, err := creation.create(ctx)
+	result, err := creation.create(ctx)
 	if err != nil {
 		return err
 	}
-	return c.report(format.Result{Location: s.location(c.path), Manifest: m})
+	return c.report(result)
+}
+
+// signingKey returns the key that signs the backup, nil if none is configured.
+func (c *command) signingKey() (ed25519.PrivateKey, error) {
+	text, err := readOptional(cmp.Or(c.signingKeyFile, os.Getenv(signingKeyVariable)))
+	if err != nil || text == nil {
+		return nil, err
+	}
+	return format.ParseSigningKey(text)
 }
 
 func (c *command) etcdConfig(ctx context.Context) (clientv3.Config, error) {
@@ -237,6 +314,9 @@ func (c *command) restoreBackup(ctx context.Context, s store) error {
 	if c.restore.Directory == "" {
 		return errors.New("--data-dir is required: the data directory to create")
 	}
+	if err := c.expected.check(); err != nil {
+		return err
+	}
 	identities, err := readOptional(c.identitiesFile)
 	if err != nil {
 		return err
@@ -244,6 +324,8 @@ func (c *command) restoreBackup(ctx context.Context, s store) error {
 	switch record, err := c.restored(); {
 	case err != nil:
 		return err
+	case record != nil && c.expected.manifestSHA256 != "" && c.expected.manifestSHA256 != record.Result.ManifestSHA256:
+		return c.errRestored(record)
 	case record != nil:
 		c.logf("The data directory was restored already")
 		return c.report(record.Result)
@@ -254,22 +336,26 @@ func (c *command) restoreBackup(ctx context.Context, s store) error {
 	}
 	defer os.RemoveAll(scratch)
 	c.logf("Downloading %s", s.location(c.path))
-	m, file, err := fetch(ctx, s, c.path, scratch, identities)
+	d := download{store: s, path: c.path, scratch: scratch, identities: identities, expected: c.expected, log: c.logf}
+	result, file, err := d.fetch(ctx)
 	if err != nil {
 		return err
 	}
+	if result.Verification == format.Unverified {
+		c.logf("Warning: nothing shows that this backup is the one that was created")
+	}
 	c.restore.Snapshot, c.restore.Progress = file, func(part string) { c.logf("%s", part) }
-	result := format.Result{Location: s.location(c.path), Manifest: m}
 	if err := c.recordRestore(result); err != nil {
 		return err
 	}
-	if _, err := snapshot.Restore(c.restore); err != nil {
+	if _, err := snapshot.Restore(ctx, c.restore); err != nil {
 		return err
 	}
 	return c.report(result)
 }
 
-// restoreRecord is written beside the data directory before the data directory appears.
+// restoreRecord records a completed restore, so that a repeated process can report the same result. It is written next
+// to the data directory before the data directory gets its final name.
 type restoreRecord struct {
 	UID    string        `json:"uid"`
 	Result format.Result `json:"result"`
@@ -282,8 +368,9 @@ func (c *command) recordRestore(result format.Result) error {
 	if err != nil {
 		return err
 	}
-	// Data without its record cannot be resumed. The name of the file is durable when the data directory's is, in the same
-	// parent directory.
+	// The record must be durable before the data directory exists: with a data directory but no record, a repeated
+	// process could not continue. Both are in the same parent directory, so that the directory entries become durable
+	// together.
 	f, err := os.OpenFile(c.recordFile(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -292,9 +379,9 @@ func (c *command) recordRestore(result format.Result) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// restored returns the record of an earlier process that restored the data directory for the same UID, nil if the data
-// directory is empty, and an error if it has other data. The record is replaced only when the data directory is empty: it
-// describes the data in it.
+// restored returns the record of an earlier process that restored the data directory for the same UID. It returns nil
+// if the data directory is empty, and an error if it has other data. The record is replaced only while the data
+// directory is empty, so that it always describes the data there.
 func (c *command) restored() (*restoreRecord, error) {
 	entries, err := os.ReadDir(c.restore.Directory)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
@@ -309,10 +396,14 @@ func (c *command) restored() (*restoreRecord, error) {
 		return nil, fmt.Errorf("%s is not empty: a backup is restored only into a new data directory", c.restore.Directory)
 	}
 	if c.uid == "" || record.UID != c.uid {
-		return nil, fmt.Errorf("%s already has the backup %s: a backup is restored only into a new data directory",
-			c.restore.Directory, record.Result.Location)
+		return nil, c.errRestored(record)
 	}
 	return record, nil
+}
+
+func (c *command) errRestored(record *restoreRecord) error {
+	return fmt.Errorf("%s already has the backup %s: a backup is restored only into a new data directory",
+		c.restore.Directory, record.Result.Location)
 }
 
 // columnGap is the number of spaces between columns.
@@ -352,10 +443,10 @@ func (c *command) report(result format.Result) error {
 
 func (c *command) logf(message string, args ...any) { fmt.Fprintf(c.log, message+"\n", args...) }
 
-// readOptional reads a file, or returns nil without a name.
+// readOptional reads a file. It returns nil if the name is empty.
 func readOptional(name string) ([]byte, error) {
 	if name == "" {
 		return nil, nil
 	}
-	return os.ReadFile(name)
+	return os.ReadFile(name) //nolint:gosec // the user of the command names the file
 }

@@ -3,9 +3,9 @@ package backup
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,63 +22,82 @@ import (
 	"quorate.dev/apiserver/snapshot"
 )
 
-// scratchFile is the name of a snapshot in the directory for temporary files.
+// scratchFile is the name of the snapshot in the directory for temporary files.
 const scratchFile = "snapshot.db"
 
-// requestTimeout bounds requests that move no data.
+// requestTimeout bounds requests to etcd that move no data.
 const requestTimeout = 10 * time.Second
 
-// creation describes a backup to create.
+// creation is an attempt to create a backup.
 type creation struct {
 	store      store
 	path       string // directory of the backup in the store
 	etcd       clientv3.Config
-	scratch    string          // directory for the snapshot before it is stored
-	recipients []byte          // encrypts the backup; nil: not encrypted
-	manifest   format.Manifest // the fields that the snapshot does not determine
+	scratch    string             // directory for the snapshot before it is stored
+	recipients []byte             // recipients that the backup is encrypted for; nil: it is not encrypted
+	key        ed25519.PrivateKey // key that signs the manifest; nil: it is not signed
+	manifest   format.Manifest    // gets the fields that depend on the snapshot while the attempt runs
 	now        func() time.Time
 	log        func(format string, args ...any)
 }
 
-// create saves a snapshot, verifies it, stores it, reads it back, and finally writes the manifest. If a backup of the
-// same UID is complete, it only returns the backup: an interrupted attempt can be repeated.
-func (c *creation) create(ctx context.Context) (format.Manifest, error) {
+// create saves a snapshot, verifies it, stores it, reads it back, and finally writes the manifest. If a complete
+// backup has the same UID, create only verifies and returns it, so that an interrupted attempt can be repeated.
+func (c *creation) create(ctx context.Context) (format.Result, error) {
 	switch existing, err := readManifest(ctx, c.store, c.path); {
 	case err == nil:
-		return existing, c.accept(ctx, existing)
+		return c.result(existing), c.accept(ctx, existing)
 	case !errors.Is(err, errNotFound):
-		return existing, err
+		return format.Result{}, err
 	}
 	scratch, err := os.MkdirTemp(c.scratch, "backup-")
 	if err != nil {
-		return c.manifest, err
+		return format.Result{}, err
 	}
 	defer os.RemoveAll(scratch)
 	file := filepath.Join(scratch, scratchFile)
 	if err := c.save(ctx, file); err != nil {
-		return c.manifest, err
+		return format.Result{}, err
 	}
 	if file, err = c.encrypt(file); err != nil {
-		return c.manifest, fmt.Errorf("encrypt the snapshot: %w", err)
+		return format.Result{}, fmt.Errorf("encrypt the snapshot: %w", err)
 	}
 	if err := c.upload(ctx, file); err != nil {
-		return c.manifest, err
+		return format.Result{}, err
 	}
-	return c.complete(ctx)
+	stored, err := c.complete(ctx)
+	return c.result(stored), err
 }
 
-// accept returns nil if a backup that exists already is a good one of this UID.
-func (c *creation) accept(ctx context.Context, existing format.Manifest) error {
+// result returns the result of a complete backup. If there is a key, accept or complete has verified the manifest.
+func (c *creation) result(stored manifestFile) format.Result {
+	result := format.Result{
+		Location: c.store.location(c.path), Manifest: stored.Manifest, ManifestSHA256: format.Digest(stored.text),
+	}
+	if c.key != nil {
+		result.VerificationKey = format.VerificationKeyOf(c.key)
+	}
+	return result
+}
+
+// accept returns nil if an existing backup has the UID of this attempt and is complete and undamaged. If a signing key
+// is configured, the manifest must be signed with it: anyone who can write to the store can copy a UID.
+func (c *creation) accept(ctx context.Context, existing manifestFile) error {
 	if existing.UID != c.manifest.UID {
 		return fmt.Errorf("%s contains another backup, created at %s; it is not overwritten",
 			c.store.location(c.path), existing.Created.Format(time.RFC3339))
 	}
+	if c.key != nil {
+		if err := existing.verifySignature(c.path, []string{string(format.VerificationKeyOf(c.key))}); err != nil {
+			return fmt.Errorf("%s contains a manifest that this operation has not written: %w", c.store.location(c.path), err)
+		}
+	}
 	c.log("The backup is complete already")
-	return verifyStored(ctx, c.store, c.path, existing)
+	return verifyStored(ctx, c.store, c.path, existing.Manifest)
 }
 
-// save takes the snapshot from the first member that is able to provide it. The snapshot contains every write that was
-// acknowledged before: a member that lags behind a linearizable read is skipped.
+// save takes the snapshot from the first member that can provide it. The snapshot contains every write that was
+// acknowledged before save: a member that lags behind a linearizable read is skipped.
 func (c *creation) save(ctx context.Context, file string) error {
 	c.manifest.Created = c.now().UTC().Truncate(time.Second)
 	client, err := clientv3.New(c.etcd)
@@ -93,7 +112,7 @@ func (c *creation) save(ctx context.Context, file string) error {
 	return c.saveFrom(ctx, candidates(ctx, client), revision, file)
 }
 
-// saveFrom saves a snapshot of the first endpoint that has a revision.
+// saveFrom saves a snapshot of the first endpoint whose snapshot has the given revision or a later one.
 func (c *creation) saveFrom(ctx context.Context, endpoints []string, revision int64, file string) error {
 	var failures []error
 	for _, endpoint := range endpoints {
@@ -113,7 +132,7 @@ func (c *creation) saveFrom(ctx context.Context, endpoints []string, revision in
 	return errors.Join(append([]error{errors.New("no member provided a snapshot")}, failures...)...)
 }
 
-// currentRevision does a linearizable read.
+// currentRevision returns the revision of a linearizable read.
 func currentRevision(ctx context.Context, client *clientv3.Client) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -124,8 +143,8 @@ func currentRevision(ctx context.Context, client *clientv3.Client) (int64, error
 	return response.Header.Revision, nil
 }
 
-// candidates returns the endpoints of members that answer, have a leader and report no problem: followers first, because
-// a snapshot loads the member. Learners are excluded.
+// candidates returns the endpoints of the members that respond, have a leader and report no problem except a lack of
+// space. Learners are excluded. Followers come first, because a snapshot loads the member.
 func candidates(ctx context.Context, client *clientv3.Client) []string {
 	var followers, leaders []string
 	for _, endpoint := range client.Endpoints() {
@@ -143,10 +162,10 @@ func candidates(ctx context.Context, client *clientv3.Client) []string {
 	return append(followers, leaders...)
 }
 
-// isCorrupt reports whether an error of a member's status is not one about its space.
+// isCorrupt reports whether an error in the status of a member is about something other than its space.
 func isCorrupt(problem string) bool { return !bytes.Contains([]byte(problem), []byte("NOSPACE")) }
 
-// encrypt returns the file to store.
+// encrypt encrypts the file if there are recipients, and returns the file to store.
 func (c *creation) encrypt(file string) (string, error) {
 	c.manifest.File = format.SnapshotFile(c.manifest.UID, c.recipients != nil)
 	if c.recipients == nil {
@@ -176,7 +195,7 @@ func (c *creation) encrypt(file string) (string, error) {
 	return encrypted, errors.Join(out.Close(), os.Remove(file))
 }
 
-// upload stores the file.
+// upload stores the file under the name in the manifest, and verifies the stored copy.
 func (c *creation) upload(ctx context.Context, file string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -195,46 +214,58 @@ func (c *creation) upload(ctx context.Context, file string) error {
 	if err := c.store.put(ctx, path.Join(c.path, c.manifest.File), f, c.manifest.StoredBytes); err != nil {
 		return fmt.Errorf("store the snapshot: %w", err)
 	}
-	c.log("Verifying what is stored")
+	c.log("Verifying the stored snapshot")
 	return verifyStored(ctx, c.store, c.path, c.manifest)
 }
 
-// complete stores the manifest and deletes what earlier attempts have left. If another attempt, or an attempt to create another
-// backup of the same path, has stored a manifest in the meantime, that one is kept and the own snapshot is deleted.
-func (c *creation) complete(ctx context.Context) (format.Manifest, error) {
-	text, err := json.MarshalIndent(c.manifest, "", "  ")
+// complete stores the manifest, and deletes the snapshots that unfinished attempts with the same UID have left. If
+// another attempt, or an attempt to create another backup of the same path, has stored a manifest in the meantime,
+// complete keeps that manifest and deletes the snapshot of this attempt.
+func (c *creation) complete(ctx context.Context) (manifestFile, error) {
+	c.manifest.Path = c.path
+	text, err := c.manifest.Text(c.key)
 	if err != nil {
-		return c.manifest, err
+		return manifestFile{}, err
 	}
-	stored, err := c.storeManifest(ctx, append(text, '\n'))
+	stored, err := c.storeManifest(ctx, text)
 	if err != nil {
-		return c.manifest, err
+		return stored, err
 	}
 	var other error
-	if stored.File != c.manifest.File {
+	if !bytes.Equal(stored.text, text) {
 		other = c.accept(ctx, stored)
 	}
-	return stored, errors.Join(other, removeUnfinished(ctx, c.store, c.path, format.SnapshotPrefix(c.manifest.UID), stored.File))
+	return stored, errors.Join(other,
+		removeUnfinished(ctx, c.store, c.path, format.SnapshotPrefix(c.manifest.UID), stored.File))
 }
 
 const (
-	// manifestTimeout bounds how long an attempt waits for another attempt that is storing its manifest.
+	// manifestTimeout bounds the time for which an attempt waits for another attempt that is storing its manifest.
 	manifestTimeout  = 10 * time.Second
 	manifestInterval = 100 * time.Millisecond
 )
 
-// storeManifest stores the manifest unless there is one, and returns the manifest that is stored then. The manifest that exists
-// may be this one, if the response to the first of several requests was lost. S3-compatible storage also reports a conflict
-// while another write of the object is in progress. That write may fail, so that this one is repeated until a manifest can be
-// read.
-func (c *creation) storeManifest(ctx context.Context, text []byte) (stored format.Manifest, err error) {
+// errReplaced is returned if the manifest in the store is not the one that was just stored.
+var errReplaced = errors.New("it was replaced while it was being stored")
+
+// storeManifest stores the manifest if there is none, and returns the stored manifest. If it finds an existing
+// manifest, this attempt may have stored it with an earlier request whose response was lost. S3-compatible storage also
+// reports a conflict while another write of the object is in progress. That write may still fail; therefore
+// storeManifest repeats the request until it can read a manifest.
+func (c *creation) storeManifest(ctx context.Context, text []byte) (stored manifestFile, err error) {
 	file := path.Join(c.path, format.ManifestFile)
-	failure := wait.PollUntilContextTimeout(ctx, manifestInterval, manifestTimeout, true, func(ctx context.Context) (bool, error) {
+	failure := wait.PollUntilContextTimeout(ctx, manifestInterval, manifestTimeout, true, func(
+		ctx context.Context,
+	) (bool, error) {
 		created := c.store.create(ctx, file, text)
 		if created != nil && !errors.Is(created, errExists) {
 			return false, fmt.Errorf("store the manifest: %w", created)
 		}
-		if stored, err = readManifest(ctx, c.store, c.path); err != nil {
+		stored, err = readManifest(ctx, c.store, c.path)
+		if err == nil && created == nil && !bytes.Equal(stored.text, text) {
+			err = errReplaced
+		}
+		if err != nil {
 			err = fmt.Errorf("verify the manifest: %w", err)
 		}
 		if errors.Is(err, errNotFound) && created != nil {

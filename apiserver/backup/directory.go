@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 )
 
-// directory stores files below a directory, usually the mount of a volume.
+// directory is a store of files below a directory, usually the mount of a volume.
 type directory struct{ root *os.Root }
 
 func openDirectory(name string) (*directory, error) {
@@ -52,8 +52,8 @@ func (d *directory) create(_ context.Context, name string, content []byte) error
 	return errors.Join(err, d.root.Remove(partial), d.sync(path.Dir(name)))
 }
 
-// createWithoutLinks renames a file on a file system without links, such as some network file systems. It replaces the file of
-// another process that writes at the same time.
+// createWithoutLinks creates a file by a rename, on a file system without links, such as some network file systems.
+// It replaces the file of another process that creates it at the same time.
 func (d *directory) createWithoutLinks(partial, name string) error {
 	switch _, err := d.root.Stat(name); {
 	case err == nil:
@@ -64,7 +64,7 @@ func (d *directory) createWithoutLinks(partial, name string) error {
 	return errors.Join(d.root.Rename(partial, name), d.sync(path.Dir(name)))
 }
 
-// write writes a file whose name is not that of a complete one.
+// write writes a file under a name that readers do not take for a complete file.
 func (d *directory) write(partial string, content io.Reader, size int64) error {
 	if err := d.root.MkdirAll(path.Dir(partial), 0o750); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (d *directory) write(partial string, content io.Reader, size int64) error {
 	return nil
 }
 
-// sync makes new names in a directory durable.
+// sync makes changed names in a directory durable.
 func (d *directory) sync(name string) error {
 	f, err := d.root.Open(name)
 	if err != nil {
@@ -100,14 +100,14 @@ func (d *directory) get(_ context.Context, name string) (io.ReadCloser, error) {
 	return f, err
 }
 
-// remove also deletes the directories that become empty.
+// remove implements store. It also deletes the directories that become empty.
 func (d *directory) remove(_ context.Context, name string) error {
 	if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
 		if d.root.Remove(parent) != nil {
-			break // not empty
+			break // the parent is not empty
 		}
 	}
 	return nil
@@ -122,7 +122,7 @@ func (d *directory) find(_ context.Context, name string) ([]string, error) {
 		if err != nil {
 			return err
 		}
-		if entry.Name() == "lost+found" && entry.IsDir() { // of ext4, readable by root only
+		if entry.Name() == "lost+found" && entry.IsDir() { // exists on ext4, readable only by root
 			return fs.SkipDir
 		}
 		if !entry.IsDir() {

@@ -2,49 +2,80 @@ package backup
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"quorate.dev/apiserver/backup/format"
+	"quorate.dev/apiserver/transport"
 )
 
-// Environment variables with the credentials, as in the AWS command line.
+// These are the environment variables with the credentials, as in the AWS command line.
 const (
 	accessKeyVariable    = "AWS_ACCESS_KEY_ID"
 	secretKeyVariable    = "AWS_SECRET_ACCESS_KEY"
 	sessionTokenVariable = "AWS_SESSION_TOKEN"
 )
 
-// Parts of an upload. S3 has at most 10,000 parts, enough for 640 GiB.
+// An upload has parts of partSize bytes. S3 accepts at most 10,000 parts, enough for about 640 GiB.
 const (
 	partSize    = 64 << 20
-	partTimeout = 10 * time.Minute // to receive the header of a response
+	partTimeout = 10 * time.Minute // time to wait for the header of a response
 )
 
-// s3Options are an S3 bucket and how to reach it.
+// These limits bound what an S3 server may respond.
+const (
+	// pageSize is the number of keys that a request for a page of a listing asks for.
+	pageSize = 250
+	// maxDocument bounds every response that is not the content of an object, in bytes. A page has up to pageSize
+	// keys of up to 1,024 bytes, each of which takes up to 6 bytes in XML. The client needs about 15 bytes of memory
+	// for each byte of a page with short keys.
+	maxDocument = 2 << 20
+	// maxFiles bounds the number of files in one listing.
+	maxFiles = 100_000
+	// listTimeout bounds a listing with all its pages, including objects that are not parts of backups.
+	listTimeout = 30 * time.Minute
+)
+
+// s3Options describes an S3 bucket and how to reach it.
 type s3Options struct {
 	endpoint  string // URL
 	bucket    string
 	region    string
-	caFile    string // authority of the endpoint's certificate; default: those of the system
-	pathStyle bool   // the bucket is in the path of URLs, not in the host name
+	caFile    string // authority of the endpoint's certificate; default: the system's authorities
+	pathStyle bool   // set if the bucket is in the path of URLs, not in the host name
 }
 
-// bucket stores files as objects.
+// bucket is a store of files as S3 objects.
 type bucket struct {
-	client *minio.Client
-	name   string
+	operations  operations
+	name        string
+	listTimeout time.Duration
+}
+
+// operations are the methods of minio.Client that a bucket uses. A bucket does not hold the client itself: bucket is
+// stored in an interface, so the linker would keep all methods of the client, and with them a megabyte of its
+// dependencies.
+type operations struct {
+	put    func(context.Context, string, string, io.Reader, int64, minio.PutObjectOptions) (minio.UploadInfo, error)
+	get    func(context.Context, string, string, minio.GetObjectOptions) (*minio.Object, error)
+	remove func(context.Context, string, string, minio.RemoveObjectOptions) error
+	list   func(context.Context, string, minio.ListObjectsOptions) iter.Seq[minio.ObjectInfo]
 }
 
 func openBucket(o s3Options) (*bucket, error) {
@@ -55,7 +86,7 @@ func openBucket(o s3Options) (*bucket, error) {
 	if os.Getenv(accessKeyVariable) == "" || os.Getenv(secretKeyVariable) == "" {
 		return nil, fmt.Errorf("the S3 credentials are missing: set %s and %s", accessKeyVariable, secretKeyVariable)
 	}
-	transport, err := o.transport()
+	connections, err := o.transport()
 	if err != nil {
 		return nil, err
 	}
@@ -64,14 +95,18 @@ func openBucket(o s3Options) (*bucket, error) {
 		lookup = minio.BucketLookupPath
 	}
 	client, err := minio.New(endpoint.Host, &minio.Options{
-		Creds:  credentials.NewStaticV4(os.Getenv(accessKeyVariable), os.Getenv(secretKeyVariable), os.Getenv(sessionTokenVariable)),
-		Secure: endpoint.Scheme == "https", Region: o.region, BucketLookup: lookup, Transport: transport,
+		Creds: credentials.NewStaticV4(os.Getenv(accessKeyVariable), os.Getenv(secretKeyVariable),
+			os.Getenv(sessionTokenVariable)),
+		Secure: endpoint.Scheme == "https", Region: o.region, BucketLookup: lookup, Transport: documents{connections},
 		MaxRetries: 5,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("S3 client: %w", err)
 	}
-	return &bucket{client, o.bucket}, nil
+	use := operations{
+		put: client.PutObject, get: client.GetObject, remove: client.RemoveObject, list: client.ListObjectsIter,
+	}
+	return &bucket{use, o.bucket, listTimeout}, nil
 }
 
 func (o s3Options) transport() (*http.Transport, error) {
@@ -96,17 +131,30 @@ func (o s3Options) transport() (*http.Transport, error) {
 }
 
 func (b *bucket) put(ctx context.Context, name string, content io.Reader, size int64) error {
-	_, err := b.client.PutObject(ctx, b.name, name, content, size, minio.PutObjectOptions{
+	_, err := b.operations.put(ctx, b.name, name, content, size, minio.PutObjectOptions{
 		PartSize: partSize, ContentType: "application/octet-stream", NumThreads: 1,
 	})
 	return b.explain("upload", name, err)
 }
 
-// create relies on conditional writes. Storage that has none replaces the file of another process that writes at the same time.
+// documents is a transport that limits the size of all responses except the contents of objects.
+type documents struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (d documents) RoundTrip(r *http.Request) (*http.Response, error) {
+	query := r.URL.Query()
+	if r.Method == http.MethodGet && !query.Has("list-type") && !query.Has("location") {
+		return d.RoundTripper.RoundTrip(r)
+	}
+	return transport.LimitSize(d.RoundTripper, maxDocument).RoundTrip(r)
+}
+
+// create implements store with a conditional write. Storage without conditional writes replaces the file of another
+// process that creates it at the same time.
 func (b *bucket) create(ctx context.Context, name string, content []byte) error {
 	options := minio.PutObjectOptions{ContentType: "application/json"}
 	options.SetMatchETagExcept("*")
-	_, err := b.client.PutObject(ctx, b.name, name, bytes.NewReader(content), int64(len(content)), options)
+	_, err := b.operations.put(ctx, b.name, name, bytes.NewReader(content), int64(len(content)), options)
 	switch minio.ToErrorResponse(err).Code {
 	case minio.PreconditionFailed:
 		return errExists
@@ -117,7 +165,7 @@ func (b *bucket) create(ctx context.Context, name string, content []byte) error 
 }
 
 func (b *bucket) get(ctx context.Context, name string) (io.ReadCloser, error) {
-	object, err := b.client.GetObject(ctx, b.name, name, minio.GetObjectOptions{})
+	object, err := b.operations.get(ctx, b.name, name, minio.GetObjectOptions{})
 	if err != nil {
 		return nil, b.explain("download", name, err)
 	}
@@ -132,23 +180,42 @@ func (b *bucket) get(ctx context.Context, name string) (io.ReadCloser, error) {
 }
 
 func (b *bucket) remove(ctx context.Context, name string) error {
-	return b.explain("delete", name, b.client.RemoveObject(ctx, b.name, name, minio.RemoveObjectOptions{}))
+	return b.explain("delete", name, b.operations.remove(ctx, b.name, name, minio.RemoveObjectOptions{}))
 }
 
+// find implements store. It also fails if the listing has no end: minio's iterator ends without an error when its
+// context ends.
 func (b *bucket) find(ctx context.Context, directory string) ([]string, error) {
-	options := minio.ListObjectsOptions{Recursive: true}
+	options := minio.ListObjectsOptions{Recursive: true, MaxKeys: pageSize}
 	if directory != "." {
 		options.Prefix = directory + "/"
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, b.listTimeout,
+		fmt.Errorf("the listing has not ended after %s", b.listTimeout))
+	defer cancel()
 	var found []string
-	for object := range b.client.ListObjectsIter(ctx, b.name, options) {
+	for object := range b.operations.list(ctx, b.name, options) {
 		if object.Err != nil {
-			return nil, b.explain("list", "", object.Err)
+			return nil, b.explain("list", "", cmp.Or(context.Cause(ctx), object.Err))
 		}
-		found = append(found, object.Key)
+		if directory == "." && !isPart(object.Key) {
+			continue // other programs may have millions of files in the bucket
+		}
+		if found = append(found, object.Key); len(found) > maxFiles {
+			return nil, b.explain("list", "", fmt.Errorf("there are more than %d files", maxFiles))
+		}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, b.explain("list", "", err)
 	}
 	slices.Sort(found)
 	return found, nil
+}
+
+// isPart reports whether a file has the name of a manifest or snapshot.
+func isPart(file string) bool {
+	name := path.Base(file)
+	return name == format.ManifestFile || format.IsSnapshot(strings.TrimSuffix(name, partialSuffix))
 }
 
 func (b *bucket) location(name string) string { return "s3://" + path.Join(b.name, name) }

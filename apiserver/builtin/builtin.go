@@ -1,4 +1,4 @@
-// Package builtin defines Kubernetes' built-in kinds as resource.Definitions of upstream's types, strategies and
+// Package builtin defines Kubernetes' built-in kinds as resource.Definitions with upstream's types, strategies and
 // printers. Its sub-packages, one per API group, adapt k8s.io/kubernetes to the registry.
 package builtin
 
@@ -28,6 +28,7 @@ import (
 	"quorate.dev/apiserver/builtin/discovery"
 	"quorate.dev/apiserver/builtin/dynamicresource"
 	"quorate.dev/apiserver/builtin/enablement"
+	"quorate.dev/apiserver/builtin/podpaths"
 	"quorate.dev/apiserver/builtin/rbac"
 	"quorate.dev/apiserver/builtin/scheduling"
 	builtinschema "quorate.dev/apiserver/builtin/schema"
@@ -38,11 +39,11 @@ import (
 
 // Options are the dependencies of built-in kinds.
 type Options struct {
-	// Schema is the schema of field managers; nil for one per call.
+	// Schema is the schema for managed fields. If it is nil, each call of Definitions loads its own.
 	Schema *builtinschema.Loader
-	// Objects is the registry. Its catalog may be empty when Definitions is called.
+	// Objects reads and writes stored objects. Its catalog may be empty when Definitions is called.
 	Objects resource.Client
-	// Catalog resolves the parameter kinds of admission policies; optional.
+	// Catalog is used to find the resources of parameters of admission policies; optional.
 	Catalog *resource.CatalogHolder
 	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
@@ -50,43 +51,50 @@ type Options struct {
 	// APIs are the enabled APIs.
 	APIs     enablement.APIs
 	EventTTL time.Duration
-	// StorageMediaType is that of stored objects other than definitions and APIServices; empty: protobuf.
+	// StorageMediaType is the media type of stored objects except CustomResourceDefinitions and APIServices; empty
+	// means protobuf.
 	StorageMediaType string
-	// ServiceAccountToken implements serviceaccounts/token; nil disables it.
-	ServiceAccountToken resource.Action
-	// Kubelets implements the subresources of nodes, pods and Services that connect to backends; nil disables them.
+	// ServiceAccountToken returns the implementation of serviceaccounts/token, which reads objects. Without the function,
+	// or if it returns nil, the subresource is disabled.
+	ServiceAccountToken func(objects resource.Client) resource.Action
+	// Kubelets implements the connect subresources of nodes, pods and Services; nil disables them.
 	Kubelets *kubelet.Kubelets
-	// Etcd checks the health of each member of etcd.
+	// Etcd has a health check for each member of etcd.
 	Etcd []func(context.Context) error
 	// ServiceFamily is the default IP family of Services; empty means IPv4.
 	ServiceFamily corev1.IPFamily
-	// Tokens authenticates tokens of TokenReviews; nil rejects all.
+	// Tokens authenticates the tokens of TokenReviews; nil rejects all tokens.
 	Tokens    authenticator.Token
 	Audiences authenticator.Audiences
-	// Authorizer answers access reviews and checks writes of RBAC and some other kinds.
+	// Authorizer decides access reviews, and checks writes of RBAC and some other kinds.
 	Authorizer authorizer.Authorizer
-	// Rules answers SelfSubjectRulesReviews.
+	// Rules returns the rules for SelfSubjectRulesReviews.
 	Rules authorizer.RuleResolver
 }
 
-// Definitions returns all enabled built-in kinds in the group order of discovery.
+// Definitions returns all enabled built-in kinds. Their groups are in the order of discovery.
 func Definitions(options Options) []*resource.Definition {
 	if options.Schema == nil {
 		options.Schema = builtinschema.NewLoader()
 		if options.APIs.Unstable() {
-			options.Schema = builtinschema.NewLoaderOfAll()
+			options.Schema = builtinschema.NewLoaderForAllVersions()
 		}
 	}
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
-	builder := definition.NewBuilder(legacyscheme.Scheme, legacyscheme.Codecs, options.Schema.For(legacyscheme.Scheme), options.APIs.Serves).
+	var token resource.Action
+	if options.ServiceAccountToken != nil {
+		token = options.ServiceAccountToken(options.Objects)
+	}
+	builder := definition.NewBuilder(legacyscheme.Scheme, legacyscheme.Codecs,
+		options.Schema.For(legacyscheme.Scheme), options.APIs.Serves).
 		StoredAs(options.StorageMediaType)
 	var all []*resource.Definition
 	for _, group := range [][]*resource.Definition{
 		core.Definitions(builder, core.Options{
-			EventTTL: options.EventTTL, Token: options.ServiceAccountToken, Kubelets: options.Kubelets, Etcd: options.Etcd, Clock: options.Clock,
-			ServiceFamily: options.ServiceFamily,
+			Objects: options.Objects, EventTTL: options.EventTTL, Token: token, Kubelets: options.Kubelets,
+			Etcd: options.Etcd, Clock: options.Clock, ServiceFamily: options.ServiceFamily,
 		}),
 		apiregistration.Definitions(options.Schema, options.APIs.Serves),
 		apps.Definitions(builder),
@@ -117,10 +125,14 @@ func Definitions(options Options) []*resource.Definition {
 	} {
 		all = append(all, group...)
 	}
+	for _, d := range all {
+		d.Warned = podpaths.Bounded
+	}
 	return slices.DeleteFunc(all, func(d *resource.Definition) bool { return len(d.Versions) == 0 })
 }
 
-// CustomResourceDefinitions returns the only built-in kind of an extension server.
+// CustomResourceDefinitions returns the definition of CustomResourceDefinitions, the only built-in kind of an extension
+// server.
 func CustomResourceDefinitions(clock clock.PassiveClock) []*resource.Definition {
 	return apiextensions.Definitions(builtinschema.NewLoader(), clock, enablement.APIs{}.Serves)
 }
@@ -135,6 +147,8 @@ func resourceOf(catalog *resource.CatalogHolder) func(schema.GroupVersionKind) (
 				}
 			}
 		}
-		return schema.GroupVersionResource{}, &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
+		return schema.GroupVersionResource{}, &meta.NoKindMatchError{
+			GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version},
+		}
 	}
 }

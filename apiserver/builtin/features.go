@@ -6,7 +6,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// MeasureFeatures registers kube-apiserver's metric of enabled features. Configure must have been called.
+// MeasureFeatures registers kube-apiserver's metric of feature gates. Configure must have been called.
 func MeasureFeatures(registerer prometheus.Registerer) {
 	enabled := promauto.With(registerer).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kubernetes_feature_enabled",

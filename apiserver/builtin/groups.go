@@ -34,7 +34,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// API groups without custom logic.
+// The API groups in this file use upstream's strategies and need no other code.
 
 func autoscalingGroup(builder *definition.Builder) []*resource.Definition {
 	group := builder.Group("autoscaling", "v2", "v1")
@@ -77,7 +77,9 @@ func flowControlGroup(builder *definition.Builder) []*resource.Definition {
 func apiServerInternalGroup(builder *definition.Builder) []*resource.Definition {
 	group := builder.Group("internal.apiserver.k8s.io", "v1alpha1")
 	return []*resource.Definition{
-		group.Define(definition.Kind{Name: "StorageVersion", Strategy: storageversion.Strategy, Status: storageversion.StatusStrategy}),
+		group.Define(definition.Kind{
+			Name: "StorageVersion", Strategy: storageversion.Strategy, Status: storageversion.StatusStrategy,
+		}),
 	}
 }
 
@@ -94,7 +96,9 @@ func networkingGroup(builder *definition.Builder) []*resource.Definition {
 		group.Define(definition.Kind{
 			Name: "NetworkPolicy", Versions: stable, ShortNames: []string{"netpol"}, Strategy: networkpolicy.Strategy,
 		}),
-		group.Define(definition.Kind{Name: "ServiceCIDR", Strategy: servicecidr.Strategy, Status: servicecidr.StatusStrategy}),
+		group.Define(definition.Kind{
+			Name: "ServiceCIDR", Strategy: servicecidr.Strategy, Status: servicecidr.StatusStrategy,
+		}),
 	}
 }
 

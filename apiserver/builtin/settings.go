@@ -24,18 +24,19 @@ import (
 	"quorate.dev/apiserver/builtin/enablement"
 )
 
-// Settings are process-wide settings that upstream's code reads.
+// Settings are the process-wide settings of upstream's code.
 type Settings struct {
 	// AllowPrivileged allows privileged containers.
 	AllowPrivileged bool
 	// Gates are the values of feature gates.
 	Gates map[string]string
-	// Version decides about the defaults of gates, CEL libraries and storage versions; nil: this server's.
+	// Version is the effective version, which determines the defaults of feature gates, CEL libraries and storage
+	// versions; nil means this server's own version.
 	Version compatibility.MutableEffectiveVersion
 }
 
-// Configure sets the settings. It must be called once, before Definitions; the first call decides about privileged
-// containers.
+// Configure applies the settings to the process. It must be called once, before Definitions. AllowPrivileged of later
+// calls has no effect.
 func Configure(settings Settings) error {
 	capabilities.Setup(settings.AllowPrivileged, 0)
 	parsed, err := parseGates(settings.Gates)
@@ -50,7 +51,7 @@ func Configure(settings Settings) error {
 			return err
 		}
 	}
-	// A gate that has rejected a value rejects all later ones, so validate on a copy first.
+	// A gate that has rejected a value rejects all later values; therefore the values are validated on a copy first.
 	trial := utilfeature.DefaultMutableFeatureGate.DeepCopy()
 	if err := trial.SetFromMap(parsed); err != nil {
 		return err
@@ -61,7 +62,7 @@ func Configure(settings Settings) error {
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(parsed)
 }
 
-// Gates returns the feature gates that Configure would set, or its error, and changes nothing.
+// Gates returns the feature gates that Configure would set, or its error, without changing the process.
 func Gates(settings Settings) (featuregate.FeatureGate, error) {
 	parsed, err := parseGates(settings.Gates)
 	if err != nil {
@@ -72,7 +73,9 @@ func Gates(settings Settings) (featuregate.FeatureGate, error) {
 		return nil, err
 	}
 	if v := settings.Version; v != nil {
-		if err := gates.SetEmulationVersionAndMinCompatibilityVersion(v.EmulationVersion(), v.MinCompatibilityVersion()); err != nil {
+		if err := gates.SetEmulationVersionAndMinCompatibilityVersion(
+			v.EmulationVersion(), v.MinCompatibilityVersion(),
+		); err != nil {
 			return nil, err
 		}
 	}
@@ -82,7 +85,7 @@ func Gates(settings Settings) (featuregate.FeatureGate, error) {
 	return gates, refuseUnimplemented(gates)
 }
 
-// parseGates parses the values of gates.
+// parseGates parses the values of feature gates.
 func parseGates(gates map[string]string) (map[string]bool, error) {
 	parsed := make(map[string]bool, len(gates))
 	for _, name := range slices.Sorted(maps.Keys(gates)) {
@@ -96,7 +99,7 @@ func parseGates(gates map[string]string) (map[string]bool, error) {
 	return parsed, nil
 }
 
-// emulate makes a version the one of the process.
+// emulate makes a version the effective version of the process.
 func emulate(effective compatibility.MutableEffectiveVersion) error {
 	gates := utilfeature.DefaultMutableFeatureGate
 	versions := utilcompatibility.DefaultComponentGlobalsRegistry
@@ -104,26 +107,29 @@ func emulate(effective compatibility.MutableEffectiveVersion) error {
 	if err := versions.Register(compatibility.DefaultKubeComponent, effective, gates); err != nil {
 		return fmt.Errorf("register the version: %w", err)
 	}
-	return gates.SetEmulationVersionAndMinCompatibilityVersion(effective.EmulationVersion(), effective.MinCompatibilityVersion())
+	return gates.SetEmulationVersionAndMinCompatibilityVersion(effective.EmulationVersion(),
+		effective.MinCompatibilityVersion())
 }
 
-// registerGates adds the gates that kube-apiserver registers from component libraries.
+// registerGates adds the feature gates that kube-apiserver registers from component libraries.
 func registerGates(gates featuregate.MutableVersionedFeatureGate) error {
 	return errors.Join(logsapi.AddFeatureGates(gates), metricsfeatures.AddFeatureGates(gates))
 }
 
-// unimplementedGates are gates, off by default, without an implementation here.
+// unimplementedGates are feature gates that are disabled by default and not implemented by this server.
 var unimplementedGates = []featuregate.Feature{
 	features.APIServingWithRoutine, features.CBORServingAndStorage,
 	features.ManifestBasedAdmissionControlConfig, features.ShardedListAndWatch,
-	features.StorageVersionAPI, logsapi.LoggingAlphaOptions, metricsfeatures.NativeHistograms, "ClientsAllowCBOR", "ClientsPreferCBOR",
+	features.StorageVersionAPI, logsapi.LoggingAlphaOptions, metricsfeatures.NativeHistograms,
+	"ClientsAllowCBOR", "ClientsPreferCBOR",
 }
 
-// constantGates are gates, on by default, that cannot be switched off: schemas are generated with the values of
-// enumerations.
+// constantGates are feature gates that are enabled by default and cannot be disabled: the generated schemas contain the
+// values of enumerations.
 var constantGates = []featuregate.Feature{features.OpenAPIEnums}
 
-// GateStatus returns a note about a gate with a value that is refused; empty: both values are accepted.
+// GateStatus returns a note about a feature gate that can only be enabled or only be disabled; empty if both values are
+// accepted.
 func GateStatus(name string) string {
 	switch gate := featuregate.Feature(name); {
 	case slices.Contains(unimplementedGates, gate):
@@ -134,7 +140,7 @@ func GateStatus(name string) string {
 	return ""
 }
 
-// refuseUnimplemented rejects values of gates without an implementation.
+// refuseUnimplemented returns an error if gates have values that are not implemented.
 func refuseUnimplemented(gates featuregate.FeatureGate) error {
 	var on []string
 	for _, gate := range unimplementedGates {
@@ -153,7 +159,7 @@ func refuseUnimplemented(gates featuregate.FeatureGate) error {
 	return fmt.Errorf("--feature-gates: not implemented yet: %s; set them to false", strings.Join(on, ", "))
 }
 
-// Enable parses the value of --runtime-config for the emulated version.
+// Enable parses the value of --runtime-config and applies the emulated version.
 func Enable(config map[string]string, emulation enablement.Emulation) (enablement.APIs, error) {
 	if len(config) == 0 && !emulation.Older() {
 		return enablement.APIs{}, nil

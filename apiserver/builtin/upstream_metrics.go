@@ -10,11 +10,11 @@ import (
 )
 
 // MeasureUpstream registers the process-wide metrics of upstream's packages: the Go runtime and the process, audit,
-// webhooks and policies of admission, webhooks of authorization and conversion, the graph of the Node authorizer,
-// delegated authentication and authorization, encryption, issuers of tokens, service-account tokens, pod security, CEL, declarative
-// and ratcheting validation, translation of WebSocket streams, clients and queues of client-go.
+// admission webhooks and policies, authorization and conversion webhooks, the graph of the Node authorizer, delegated
+// authentication and authorization, encryption, OIDC issuers, service-account tokens, pod security, CEL, declarative
+// and ratcheting validation, WebSocket streams, clients and work queues of client-go.
 func MeasureUpstream(registerer prometheus.Registerer) {
-	registerer.MustRegister(metrics.Passed(
+	registerer.MustRegister(metrics.FromUpstream(
 		process{legacyregistry.DefaultGatherer},
 		"go_", "process_",
 		"apiextensions_apiserver_validation_ratcheting_",

@@ -10,11 +10,11 @@ import (
 // objectMetaRevision is the field number of metav1.ObjectMeta.resourceVersion.
 const objectMetaRevision = 6
 
-// Encoding is an item as part of a response: its bytes or, if they differ in the resourceVersion only, the stored
-// bytes. Objects that clients read as protobuf in the version that is stored, as Kubernetes' own components do, are
-// then not in memory twice.
+// Encoding is an item as part of a response: its bytes or, if the item differs from the stored bytes only in the
+// resourceVersion, the stored bytes. Objects that clients read as protobuf in the stored version, as Kubernetes' own
+// components do, are then not in memory twice.
 type Encoding struct {
-	message []byte // complete, or as stored
+	message []byte // complete item, or the stored message
 	// at is the offset in message of the tag of the empty resourceVersion; 0: message is complete.
 	at       int
 	revision int64 // replaces the empty resourceVersion
@@ -24,8 +24,8 @@ type Encoding struct {
 func Whole(item []byte) Encoding { return Encoding{message: item} }
 
 // AsStored returns the encoding of stored bytes at a revision, or of their metadata only. ok is false if the form of
-// the stored message does not permit it. The result may differ from that of Item, because stored bytes lack defaults
-// added since: the caller must compare them by IsItem.
+// the stored message does not permit it. The result may differ from the result of Item, because stored bytes lack
+// defaults that were added since; the caller must compare them by IsItem.
 func AsStored(stored []byte, revision int64, metadataOnly bool) (encoding Encoding, ok bool) {
 	if !IsProtobuf(stored) {
 		return Encoding{}, false

@@ -14,7 +14,8 @@ type Field struct {
 	Number protowire.Number
 }
 
-// String returns the string under a path in a stored object without decoding the rest of it, "" if there is none.
+// String returns the string under a path in a stored object without decoding the rest of the object, "" if there is
+// none.
 func String(stored []byte, path []Field) (string, error) {
 	if !IsProtobuf(stored) {
 		text, err := asJSON(stored)

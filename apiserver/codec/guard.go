@@ -11,16 +11,18 @@ import (
 	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 )
 
-// maxMessageNesting is the maximum depth of nested messages in a protobuf body. Upstream's generated decoders, and its
-// validation, recurse without a limit: a CustomResourceDefinition of 500 KB overflows the stack, which ends the
+// maxMessageNesting is the maximum depth of nested messages in a protobuf body. Upstream's generated decoders, and
+// its validation, recurse without a limit: a CustomResourceDefinition of 500 KB overflows the stack, which ends the
 // process. Definitions that contain pod templates have 27 levels of JSON and half as many of protobuf. One level of
-// protobuf becomes at most two of JSON, so that what passes stays far below the limit of JSON decoders, 10,000.
+// protobuf becomes at most two of JSON, so that a body within the limit stays far below the limit of JSON decoders,
+// 10,000.
 const maxMessageNesting = 500
 
 // maxJSONNesting is the maximum depth of JSON and YAML for kinds whose type contains itself. The decoders' limit of
@@ -28,12 +30,22 @@ const maxMessageNesting = 500
 // levels take 40 s of CPU for every write and read. It is twice maxMessageNesting, so that both admit the same objects.
 const maxJSONNesting = 2 * maxMessageNesting
 
-// maxEmbeddedNesting is the maximum depth of JSON that is stored as bytes: managed fields, and the data of a ControllerRevision.
-// Generated protobuf decoders do not look at it. Every response and audit event wraps it in a few more levels, and JSON decoders
-// refuse more than 10,000.
+// maxEmbeddedNesting is the maximum depth of JSON that is stored as bytes: managed fields, and the data of a
+// ControllerRevision. Generated protobuf decoders do not parse such bytes. Every response and audit event adds a few
+// enclosing levels, and JSON decoders reject more than 10,000 levels.
 const maxEmbeddedNesting = 9_900
 
+// maxValues is the maximum number of objects and nulls in a JSON body, and of fields in the checked messages of a
+// protobuf body. Each value can become a Go struct of some hundred bytes in two versions: 3 MB of empty containers take
+// gigabytes of memory.
+const (
+	maxValues = 200_000
+	maxFields = 500_000
+)
+
 var (
+	errValues         = fmt.Errorf("the body has more than %d objects and nulls", maxValues)
+	errFields         = fmt.Errorf("the body has more than %d fields", maxFields)
 	errMessageNesting = fmt.Errorf("messages are nested more than %d deep", maxMessageNesting)
 	errJSONNesting    = fmt.Errorf("objects and arrays are nested more than %d deep", maxJSONNesting)
 	errEmbedded       = fmt.Errorf("JSON objects and arrays are nested more than %d deep", maxEmbeddedNesting)
@@ -42,23 +54,26 @@ var (
 
 // Guard rejects request bodies that are cheap to send and very expensive to decode:
 //
-//   - Bodies of kinds whose type contains itself, if they are nested too deep.
-//   - Bodies that contain JSON as bytes, such as managed fields, if the JSON is nested too deep.
-//   - Protobuf map entries with a length beyond their end. Generated decoders take the excess from the bytes after the
-//     entry, and then decode those again, so that the cost is out of proportion to the body.
+//   - Bodies of kinds whose type contains itself, if they are nested too deeply.
+//   - Bodies that contain JSON as bytes, such as managed fields, if the JSON is nested too deeply.
+//   - Bodies with quantities that have very many digits, also when their exponents are written out.
+//   - Protobuf map entries whose length exceeds their content. Generated decoders read the rest from the bytes after
+//     the entry, and then decode these bytes again, so that the cost is out of proportion to the size of the body.
+//     entry, and then decode these bytes again, so that the cost is out of proportion to the size of the body.
 //
 // A Guard parses a message exactly as the generated decoders do, so that both agree on where each message begins and
 // ends. It does not allocate per message. Bodies that are malformed in other ways pass, and fail to decode.
 type Guard struct {
 	scheme *runtime.Scheme
 
-	lock    sync.RWMutex
-	layouts map[reflect.Type]*layout // a nil layout has nothing to check
+	lock       sync.RWMutex
+	layouts    map[reflect.Type]*layout       // a nil layout has nothing to check
+	quantities map[reflect.Type]*quantityPath // a nil path means that values of the type have no quantities
 }
 
 // NewGuard returns a guard for bodies that are decoded into the types of a scheme.
 func NewGuard(scheme *runtime.Scheme) *Guard {
-	return &Guard{scheme: scheme, layouts: map[reflect.Type]*layout{}}
+	return &Guard{scheme: scheme, layouts: map[reflect.Type]*layout{}, quantities: map[reflect.Type]*quantityPath{}}
 }
 
 // Check returns an error if a body must not be decoded. kind is the default for a protobuf body without a kind.
@@ -66,10 +81,19 @@ func (g *Guard) Check(body []byte, mediaType string, kind schema.GroupVersionKin
 	if mediaType == runtime.ContentTypeProtobuf {
 		return g.checkProtobuf(body, kind)
 	}
-	if mediaType == runtime.ContentTypeJSON && len(body) > maxEmbeddedNesting && jsonNestsDeeper(body, maxEmbeddedNesting) {
+	if mediaType == runtime.ContentTypeJSON && len(body) > maxEmbeddedNesting &&
+		jsonNestsDeeper(body, maxEmbeddedNesting) {
 		return errEmbedded
 	}
-	if !g.layoutOf(kind).nests() {
+	if mediaType == runtime.ContentTypeJSON && len(body) > maxValues && hasMoreValues(body, maxValues) {
+		return errValues
+	}
+	nests, quantities := g.layoutOf(kind).nests(), g.pathsOf(kind)
+	if quantities != nil && !mayHaveLongQuantities(body) &&
+		(mediaType != runtime.ContentTypeYAML || !bytes.ContainsAny(body, yamlEscapes)) {
+		quantities = nil
+	}
+	if !nests && quantities == nil {
 		return nil
 	}
 	if mediaType == runtime.ContentTypeYAML {
@@ -79,11 +103,18 @@ func (g *Guard) Check(body []byte, mediaType string, kind schema.GroupVersionKin
 		}
 		body = converted
 	}
-	if jsonNestsDeeper(body, maxJSONNesting) {
+	if nests && jsonNestsDeeper(body, maxJSONNesting) {
 		return errJSONNesting
 	}
-	return nil
+	if quantities == nil {
+		return nil
+	}
+	return quantities.checkQuantities(body)
 }
+
+// yamlEscapes has the characters that begin escapes and tags in YAML. A YAML text with one of these can contain a
+// number that is not visible in its bytes.
+const yamlEscapes = `\!`
 
 func (g *Guard) checkProtobuf(body []byte, kind schema.GroupVersionKind) error {
 	body, ok := bytes.CutPrefix(body, protobufMagic)
@@ -100,10 +131,10 @@ func (g *Guard) checkProtobuf(body []byte, kind schema.GroupVersionKind) error {
 	if declared.Version == "" && kind.Version != "" {
 		declared.Group, declared.Version = kind.Group, kind.Version
 	}
-	return g.layoutOf(declared).check(message, maxMessageNesting)
+	return g.layoutOf(declared).check(message, maxMessageNesting, &counts{})
 }
 
-// openEnvelope returns the kind and the message of a runtime.Unknown. If fields are repeated, the last one counts.
+// openEnvelope returns the kind and the message of a runtime.Unknown. Of repeated fields, it uses the last one.
 func openEnvelope(body []byte) (kind schema.GroupVersionKind, message []byte, ok bool) {
 	var apiVersion, name string
 	ok = eachDelimited(body, func(number int32, content []byte) bool {
@@ -147,7 +178,7 @@ func eachDelimited(message []byte, handle func(number int32, content []byte) boo
 	return true
 }
 
-// layoutOf returns the layout of a kind's type, nil if there is nothing to check.
+// layoutOf returns the layout of a kind's type, or nil if the type has nothing to check.
 func (g *Guard) layoutOf(kind schema.GroupVersionKind) *layout {
 	of, ok := g.scheme.AllKnownTypes()[kind]
 	if !ok {
@@ -164,25 +195,49 @@ func (g *Guard) layoutOf(kind schema.GroupVersionKind) *layout {
 	return g.analyze(of)
 }
 
+// pathsOf returns the fields in which values of a kind have quantities, or nil if they have no quantities.
+func (g *Guard) pathsOf(kind schema.GroupVersionKind) *quantityPath {
+	of, ok := g.scheme.AllKnownTypes()[kind]
+	if !ok {
+		return nil
+	}
+	g.lock.RLock()
+	known, ok := g.quantities[of]
+	g.lock.RUnlock()
+	if ok {
+		return known
+	}
+	g.lock.Lock()
+	defer g.lock.Unlock()
+	return g.quantitiesOf(of)
+}
+
+// counts has the number of fields and the long quantities that a check has found in a protobuf body.
+type counts struct {
+	fields     int
+	quantities longQuantities
+}
+
 // layout describes the fields of a protobuf message that must be checked: maps, and messages that contain maps or
-// messages of their own type.
+// messages of their own type. It is immutable once analyze has returned.
 type layout struct {
-	fields   []field // by number
-	contains bool    // the type contains a type that contains itself
-	open     bool    // analyze is not finished
-	embedded bool    // field 1 is JSON
+	fields   []field // indexed by field number
+	contains bool    // set if the type is, or contains, a type that contains itself
+	open     bool    // set while analyze builds the layout
+	embedded bool    // set if field 1 is JSON
+	quantity bool    // set if field 1 is a quantity
 }
 
 // nests reports whether objects of the type can be nested without limit.
 func (l *layout) nests() bool { return l != nil && l.contains }
 
 type field struct {
-	message *layout  // of the field, or of the map's values; nil: nothing to check
+	message *layout  // layout of the field's messages, or of the map's values; nil: nothing to check
 	entry   bool     // the field is a map, encoded as messages with a key and a value
 	forms   [3]uint8 // wire types that generated decoders assume for fields 1 and 2 of an entry
 }
 
-// of returns the field of that number, and whether it must be checked.
+// of returns the field with a number, and reports whether the field must be checked.
 func (l *layout) of(number int32) (field, bool) {
 	if int(number) >= len(l.fields) || number < 0 {
 		return field{}, false
@@ -201,6 +256,10 @@ func (g *Guard) analyze(of reflect.Type) *layout {
 	}
 	if of == reflect.TypeFor[metav1.FieldsV1]() || of == reflect.TypeFor[runtime.RawExtension]() {
 		g.layouts[of] = &layout{embedded: true}
+		return g.layouts[of]
+	}
+	if of == reflect.TypeFor[resource.Quantity]() {
+		g.layouts[of] = &layout{quantity: true}
 		return g.layouts[of]
 	}
 	l := &layout{open: true}
@@ -271,8 +330,9 @@ func formOf(of reflect.Type) uint8 {
 	return uint8(protowire.BytesType)
 }
 
-// check checks a message with at most so many levels of messages.
-func (l *layout) check(message []byte, levels int) (err error) {
+// check checks a message that may contain at most the given number of levels of messages, and counts its fields and
+// quantities.
+func (l *layout) check(message []byte, levels int, counted *counts) (err error) {
 	if l == nil {
 		return nil
 	}
@@ -282,7 +342,13 @@ func (l *layout) check(message []byte, levels int) (err error) {
 	if l.embedded {
 		return checkEmbedded(message)
 	}
+	if l.quantity {
+		return checkQuantity(message, counted)
+	}
 	for len(message) > 0 {
+		if counted.fields++; counted.fields > maxFields {
+			return errFields
+		}
 		tag, content, ok := varint(message)
 		if !ok {
 			return nil
@@ -298,9 +364,9 @@ func (l *layout) check(message []byte, levels int) (err error) {
 			return nil
 		}
 		if f.entry {
-			err = f.checkEntry(content, levels-1)
+			err = f.checkEntry(content, levels-1, counted)
 		} else {
-			err = f.message.check(content, levels-1)
+			err = f.message.check(content, levels-1, counted)
 		}
 		if err != nil {
 			return err
@@ -320,8 +386,19 @@ func checkEmbedded(message []byte) (err error) {
 	return err
 }
 
+// checkQuantity counts a quantity. Decoders parse each occurrence of its only field.
+func checkQuantity(message []byte, counted *counts) (err error) {
+	eachDelimited(message, func(number int32, content []byte) bool {
+		if number == 1 {
+			err = counted.quantities.add(content)
+		}
+		return err == nil
+	})
+	return err
+}
+
 // checkEntry checks an entry of a map. Like generated decoders, it ignores the wire types of keys and values.
-func (f field) checkEntry(entry []byte, levels int) error {
+func (f field) checkEntry(entry []byte, levels int, counted *counts) error {
 	for len(entry) > 0 {
 		tag, content, ok := varint(entry)
 		if !ok {
@@ -335,7 +412,7 @@ func (f field) checkEntry(entry []byte, levels int) error {
 			_, entry, ok = varint(content)
 		default:
 			if content, entry, ok = delimited(content); ok && number == 2 {
-				if err := f.message.check(content, levels); err != nil {
+				if err := f.message.check(content, levels, counted); err != nil {
 					return err
 				}
 			}
@@ -404,27 +481,4 @@ func after(message []byte, count int) ([]byte, bool) {
 		return nil, false
 	}
 	return message[count:], true
-}
-
-// jsonNestsDeeper reports whether objects and arrays are nested more than so many levels deep. text may be invalid
-// JSON.
-func jsonNestsDeeper(text []byte, levels int) bool {
-	depth := 0
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case '{', '[':
-			if depth++; depth > levels {
-				return true
-			}
-		case '}', ']':
-			depth--
-		case '"':
-			for i++; i < len(text) && text[i] != '"'; i++ {
-				if text[i] == '\\' {
-					i++
-				}
-			}
-		}
-	}
-	return false
 }

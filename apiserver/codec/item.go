@@ -69,7 +69,7 @@ func HeadSize(kind schema.GroupVersionKind) int {
 	return punctuation + len(kind.Kind) + len(kind.Group) + len(kind.Version)
 }
 
-// AppendObject appends a complete JSON object of an item. complete is set where the item has apiVersion and kind
+// AppendObject appends a complete JSON object, given its item. complete is set if the item has apiVersion and kind
 // already.
 func AppendObject(to []byte, kind schema.GroupVersionKind, complete bool, item []byte) []byte {
 	if complete {
@@ -78,7 +78,7 @@ func AppendObject(to []byte, kind schema.GroupVersionKind, complete bool, item [
 	return append(AppendHead(to, kind), item[1:]...)
 }
 
-// spliceHead appends a JSON item behind a head; nil: as it is.
+// spliceHead appends a JSON item after a head; a nil head leaves the item as it is.
 func spliceHead(to, head, item []byte) []byte {
 	if head == nil {
 		return append(to, item...)
@@ -163,8 +163,8 @@ func (b *ListBody) frameJSON(kind schema.GroupVersionKind, meta any) error {
 	return nil
 }
 
-// untypedListMeta is the metadata of a list of custom resources, which contains an empty "continue" unlike that of
-// typed lists.
+// untypedListMeta is the metadata of a list of custom resources. Unlike the metadata of typed lists, it contains an
+// empty "continue".
 type untypedListMeta struct {
 	metav1.ListMeta
 	Continue string `json:"continue"`
@@ -226,7 +226,7 @@ func (b *ListBody) AppendTail(to []byte) []byte { return append(to, b.tail...) }
 // Len returns the number of items.
 func (b *ListBody) Len() int { return len(b.items) }
 
-// WatchFrame returns a frame of a watch stream in JSON or protobuf. complete is that of AppendObject.
+// WatchFrame returns a frame of a watch stream in JSON or protobuf. complete has the same meaning as in AppendObject.
 func WatchFrame(media Media, event string, kind schema.GroupVersionKind, complete bool, item []byte) []byte {
 	if media == Protobuf {
 		return protobufFrame(event, kind, item)

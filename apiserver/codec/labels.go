@@ -26,13 +26,13 @@ const (
 // IsProtobuf reports whether an object is stored as protobuf; others are JSON or YAML.
 func IsProtobuf(stored []byte) bool { return bytes.HasPrefix(stored, protobufMagic) }
 
-// isYAML reports whether an object that is not protobuf is stored as YAML, other than as JSON.
+// isYAML reports whether stored bytes that are not protobuf are YAML and not JSON.
 func isYAML(stored []byte) bool {
 	text := skipSpace(stored)
 	return len(text) > 0 && text[0] != '{'
 }
 
-// asJSON returns an object that is stored as JSON or YAML as JSON.
+// asJSON converts stored bytes from YAML to JSON. It returns JSON unchanged.
 func asJSON(stored []byte) ([]byte, error) {
 	if !isYAML(stored) {
 		return stored, nil
@@ -45,7 +45,7 @@ var (
 	errMalformedJSON = errors.New("malformed JSON")
 )
 
-// Labels returns the labels of a stored object without decoding the rest of it, nil if there are none.
+// Labels returns the labels of a stored object without decoding the rest of the object, nil if there are none.
 func Labels(stored []byte) (map[string]string, error) {
 	if !IsProtobuf(stored) {
 		text, err := asJSON(stored)
@@ -85,7 +85,7 @@ func jsonLabels(stored []byte) (found map[string]string, err error) {
 	return found, nil
 }
 
-// messageField returns the bytes of the last length-delimited field of that number, nil if there is none.
+// messageField returns the bytes of the last length-delimited field with a number, nil if there is none.
 func messageField(message []byte, number protowire.Number) ([]byte, error) {
 	var found []byte
 	for len(message) > 0 {

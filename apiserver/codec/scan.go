@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 
-	upstream "k8s.io/apimachinery/pkg/runtime/serializer/json"
-
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	upstream "k8s.io/apimachinery/pkg/runtime/serializer/json"
 )
 
-// scanMembers calls handle with the name and the value of each member of a JSON object until it returns false, and
-// skips the values without decoding them. It returns false if the text is not an object or is malformed as far as it was
-// read. What it accepts may be malformed elsewhere.
+// scanMembers calls handle with the name and the value of each member of a JSON object, until handle returns false. It
+// skips the values without decoding them. It returns false if the text is not an object, or if it finds a syntax error.
+// It does not detect all syntax errors.
 func scanMembers(text []byte, handle func(name, value []byte) bool) bool {
 	text, ok := bytes.CutPrefix(skipSpace(text), []byte{'{'})
 	if !ok {
@@ -55,7 +54,7 @@ func skipSpace(text []byte) []byte {
 	return text
 }
 
-// splitValue splits a value off a text; nil if there is no complete one.
+// splitValue splits a value off a text. It returns nil if the text has no complete value.
 func splitValue(text []byte) (value, rest []byte) {
 	depth := 0
 	for i := 0; i < len(text); i++ {
@@ -104,7 +103,8 @@ func stringLength(text []byte) int {
 	return 0
 }
 
-// storedKind reads the kind of a stored object from its first members, where upstream's reads all of it.
+// storedKind reads the kind of a stored object from its first members, whereas upstream's SimpleMetaFactory parses the
+// whole object.
 type storedKind struct{ upstream.SimpleMetaFactory }
 
 // Interpret implements json.MetaFactory.

@@ -58,7 +58,8 @@ func NewScheme(
 	return m
 }
 
-// StoredAs makes the codec store a media type, JSON, YAML or protobuf, and returns it. It reads all of them.
+// StoredAs sets the media type in which the codec stores objects, JSON, YAML or protobuf, and returns the codec. It
+// reads all of these media types.
 func (m *Scheme) StoredAs(mediaType string) *Scheme {
 	switch mediaType {
 	case runtime.ContentTypeJSON:
@@ -215,8 +216,8 @@ func (m *Scheme) DecodePatched(patched []byte, validation resource.FieldValidati
 	return internal, strict, err
 }
 
-// splitStrict separates errors about unknown and duplicate fields, with which the object is complete, from other
-// errors.
+// splitStrict separates errors about unknown and duplicate fields from other errors. With the former, the object is
+// decoded completely.
 func splitStrict(err error) (strict []error, fatal error) {
 	if err == nil {
 		return nil, nil

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Audit configures the audit log. Requests are audited if there is a policy and at least one backend.
+// Audit configures the audit log. Requests are audited if there are a policy and at least one backend.
 type Audit struct {
 	PolicyFile string
 	Log        AuditLog
@@ -20,67 +20,71 @@ type Audit struct {
 // AuditLog configures the backend that writes events to a file.
 type AuditLog struct {
 	Path       string // "-": standard output; empty: no file
-	MaxAge     int    // of rotated files, in days; 0: no limit
-	MaxBackups int    // rotated files; 0: no limit
-	MaxSize    int    // in megabytes before rotation; 0: no rotation
+	MaxAge     int    // maximum age of rotated files in days; 0: no limit
+	MaxBackups int    // maximum number of rotated files; 0: no limit
+	MaxSize    int    // size in megabytes at which the file is rotated; 0: no rotation
 	Format     string // "json" or "legacy"
-	Compress   bool   // rotated files
+	Compress   bool   // compress rotated files
 	AuditBackend
 }
 
 // AuditWebhook configures the backend that sends events to a server.
 type AuditWebhook struct {
-	ConfigFile     string // kubeconfig; empty: no webhook
+	ConfigFile     string // file with a kubeconfig; empty: no webhook
 	InitialBackoff time.Duration
 	AuditBackend
 }
 
-// AuditBackend is the configuration that both backends have.
+// AuditBackend is the part of the configuration that both backends have.
 type AuditBackend struct {
 	Mode     string
-	Batch    AuditBatch // in mode AuditBatchMode
+	Batch    AuditBatch // used in mode AuditBatchMode
 	Truncate AuditTruncate
-	Version  string // API version of written events
+	Version  string // API version of the written events
 }
 
 // AuditBatch configures the asynchronous delivery of events.
 type AuditBatch struct {
-	BufferSize     int // events; more are dropped
-	MaxSize        int // events
+	BufferSize     int // maximum number of buffered events; further events are dropped
+	MaxSize        int // maximum number of events in a batch
 	MaxWait        time.Duration
 	ThrottleEnable bool
 	ThrottleQPS    float32 // batches per second
 	ThrottleBurst  int
 }
 
-// AuditTruncate bounds the size of events, in bytes.
+// AuditTruncate bounds the sizes of events and batches, in bytes.
 type AuditTruncate struct {
 	Enabled      bool
 	MaxBatchSize int64
 	MaxEventSize int64
 }
 
-// The modes of an audit backend.
+// These are the modes of an audit backend.
 const (
-	AuditBatchMode          = "batch"           // Events are delivered asynchronously.
-	AuditBlockingMode       = "blocking"        // Responses wait for the delivery of their events.
-	AuditBlockingStrictMode = "blocking-strict" // Also, a request fails whose RequestReceived event cannot be delivered.
+	// AuditBatchMode delivers events asynchronously.
+	AuditBatchMode = "batch"
+	// AuditBlockingMode blocks a request until its events have been delivered.
+	AuditBlockingMode = "blocking"
+	// AuditBlockingStrictMode is AuditBlockingMode, in which a request also fails if its event of the stage
+	// RequestReceived cannot be delivered.
+	AuditBlockingStrictMode = "blocking-strict"
 )
 
 var auditModes = []string{AuditBatchMode, AuditBlockingMode, AuditBlockingStrictMode}
 
-// The formats of the audit log.
+// These are the formats of the audit log.
 const (
 	AuditJSON   = "json"
 	AuditLegacy = "legacy"
 )
 
-// auditFormats are in the order of kube-apiserver's error text.
+// auditFormats are the formats in the order of kube-apiserver's error text.
 var auditFormats = []string{AuditLegacy, AuditJSON}
 
 var auditVersion = schema.GroupVersion{Group: "audit.k8s.io", Version: "v1"}
 
-// defaultAudit returns kube-apiserver's defaults.
+// defaultAudit returns kube-apiserver's default configuration.
 func defaultAudit() Audit {
 	const buffer, backoff = 10_000, 10 * time.Second
 	truncate := AuditTruncate{MaxBatchSize: 10 << 20, MaxEventSize: 100 << 10}
@@ -97,7 +101,8 @@ func defaultAudit() Audit {
 			AuditBackend: AuditBackend{
 				Mode: AuditBatchMode, Truncate: truncate, Version: auditVersion.String(),
 				Batch: AuditBatch{
-					BufferSize: buffer, MaxSize: 400, MaxWait: 30 * time.Second, ThrottleEnable: true, ThrottleQPS: 10, ThrottleBurst: 15,
+					BufferSize: buffer, MaxSize: 400, MaxWait: 30 * time.Second, ThrottleEnable: true,
+					ThrottleQPS: 10, ThrottleBurst: 15,
 				},
 			},
 		},
@@ -111,11 +116,13 @@ func (a *Audit) flags(f *pflag.FlagSet) {
 	intFlag(f, &l.MaxAge, "audit-log-maxage", "Number of days for which rotated audit log files are kept; 0: no limit.")
 	intFlag(f, &l.MaxBackups, "audit-log-maxbackup", "Maximum number of rotated audit log files; 0: no limit.")
 	intFlag(f, &l.MaxSize, "audit-log-maxsize", "Size in megabytes at which the audit log file is rotated; 0: never.")
-	stringFlag(f, &l.Format, "audit-log-format", "Format of the audit log: json, or legacy, which is one line of text per event.")
+	stringFlag(f, &l.Format, "audit-log-format",
+		"Format of the audit log: json, or legacy, which is one line of text per event.")
 	boolFlag(f, &l.Compress, "audit-log-compress", "Compress rotated audit log files with gzip.")
 	l.AuditBackend.flags(f, "log")
 	stringFlag(f, &w.ConfigFile, "audit-webhook-config-file", "Kubeconfig of the server to which audit events are sent.")
-	durationFlag(f, &w.InitialBackoff, "audit-webhook-initial-backoff", "Delay before a failed audit webhook request is retried.")
+	durationFlag(f, &w.InitialBackoff, "audit-webhook-initial-backoff",
+		"Delay before a failed audit webhook request is retried.")
 	durationFlag(f, &w.InitialBackoff, "audit-webhook-batch-initial-backoff",
 		"Delay before a failed audit webhook request is retried.")
 	f.Lookup("audit-webhook-batch-initial-backoff").Deprecated = "Deprecated, use --audit-webhook-initial-backoff instead."
@@ -125,17 +132,22 @@ func (a *Audit) flags(f *pflag.FlagSet) {
 func (b *AuditBackend) flags(f *pflag.FlagSet, backend string) {
 	prefix := "audit-" + backend + "-"
 	stringFlag(f, &b.Mode, prefix+"mode", "How audit events are delivered: batch, blocking or blocking-strict.")
-	intFlag(f, &b.Batch.BufferSize, prefix+"batch-buffer-size", "Maximum number of buffered audit events in batch mode; more are dropped.")
+	intFlag(f, &b.Batch.BufferSize, prefix+"batch-buffer-size",
+		"Maximum number of buffered audit events in batch mode; more are dropped.")
 	intFlag(f, &b.Batch.MaxSize, prefix+"batch-max-size", "Maximum number of audit events in a batch.")
-	durationFlag(f, &b.Batch.MaxWait, prefix+"batch-max-wait", "Maximum time before a batch that is not full is delivered.")
+	durationFlag(f, &b.Batch.MaxWait, prefix+"batch-max-wait",
+		"Maximum time before a batch that is not full is delivered.")
 	boolFlag(f, &b.Batch.ThrottleEnable, prefix+"batch-throttle-enable", "Limit the rate of batches.")
-	f.Float32Var(&b.Batch.ThrottleQPS, prefix+"batch-throttle-qps", b.Batch.ThrottleQPS, "Maximum average number of batches per second.")
-	intFlag(f, &b.Batch.ThrottleBurst, prefix+"batch-throttle-burst", "Maximum number of batches at once if the rate was lower before.")
+	f.Float32Var(&b.Batch.ThrottleQPS, prefix+"batch-throttle-qps", b.Batch.ThrottleQPS,
+		"Maximum average number of batches per second.")
+	intFlag(f, &b.Batch.ThrottleBurst, prefix+"batch-throttle-burst",
+		"Maximum number of batches in a burst that follows a period with a lower rate.")
 	boolFlag(f, &b.Truncate.Enabled, prefix+"truncate-enabled", "Limit the size of audit events and batches.")
 	f.Int64Var(&b.Truncate.MaxBatchSize, prefix+"truncate-max-batch-size", b.Truncate.MaxBatchSize,
 		"Approximate maximum size of a batch in bytes; larger ones are split.")
 	f.Int64Var(&b.Truncate.MaxEventSize, prefix+"truncate-max-event-size", b.Truncate.MaxEventSize,
-		"Maximum size of an audit event in bytes; larger ones lose request and response and, if still too large, are dropped.")
+		"Maximum size of an audit event in bytes; larger ones lose request and response and, if still too large, are "+
+			"dropped.")
 	stringFlag(f, &b.Version, prefix+"version", "API version of delivered audit events.")
 }
 
@@ -144,13 +156,14 @@ func (a *Audit) Enabled() bool {
 	return a.PolicyFile != "" && (a.Log.Path != "" || a.Webhook.ConfigFile != "")
 }
 
-// validate returns kube-apiserver's errors. Options of a backend that is not used are not validated.
+// validate returns kube-apiserver's errors. It does not validate the options of a backend that is not used.
 func (a *Audit) validate() []error {
 	var errs []error
 	if l := &a.Log; l.Path != "" {
 		errs = append(errs, l.AuditBackend.validate("log")...)
 		if !slices.Contains(auditFormats, l.Format) {
-			errs = append(errs, fmt.Errorf("invalid audit log format %s, allowed formats are %q", l.Format, strings.Join(auditFormats, ",")))
+			errs = append(errs,
+				fmt.Errorf("invalid audit log format %s, allowed formats are %q", l.Format, strings.Join(auditFormats, ",")))
 		}
 		for _, limit := range []struct {
 			flag  string
@@ -197,7 +210,8 @@ func (b *AuditBackend) validateTruncate(backend string) error {
 		return fmt.Errorf("invalid audit truncate %s max event size %v, must be a positive number", backend, event)
 	}
 	if batch < event {
-		return fmt.Errorf("invalid audit truncate %s max batch size %v, must be greater than max event size (%v)", backend, batch, event)
+		return fmt.Errorf("invalid audit truncate %s max batch size %v, must be greater than max event size (%v)",
+			backend, batch, event)
 	}
 	return nil
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// oidcFlagNames and modeFlagNames exclude --authentication-config and --authorization-config, even with their defaults.
+// oidcFlagNames and modeFlagNames are the flags that cannot be set together with --authentication-config and
+// --authorization-config, even to their defaults.
 var (
 	oidcFlagNames = []string{
 		"oidc-issuer-url", "oidc-client-id", "oidc-ca-file", "oidc-username-claim", "oidc-username-prefix",
@@ -24,10 +25,10 @@ var (
 	}
 )
 
-// requiredClaimFlag has one claim per occurrence, because values may contain commas.
+// requiredClaimFlag is a flag with one claim in each occurrence, because values may contain commas.
 const requiredClaimFlag = "oidc-required-claim"
 
-// requiredClaimArgs renders the claims, sorted by name.
+// requiredClaimArgs returns the arguments for the required claims, sorted by name.
 func (c *Config) requiredClaimArgs() []string {
 	var args []string
 	claims := c.Authentication.OIDC.RequiredClaims
@@ -40,7 +41,7 @@ func (c *Config) requiredClaimArgs() []string {
 // authorizationModes are the values of --authorization-mode.
 var authorizationModes = []string{"AlwaysAllow", "AlwaysDeny", "ABAC", "Webhook", "RBAC", "Node"}
 
-// trackedValue calls set when the flag is set.
+// trackedValue is a pflag.Value that calls set when the flag is set.
 type trackedValue struct {
 	pflag.Value
 	set func()
@@ -52,13 +53,13 @@ func (v trackedValue) Set(value string) error {
 	return v.Value.Set(value)
 }
 
-// trackedSlice is a trackedValue of a list.
+// trackedSlice is a trackedValue of a flag with a list.
 type trackedSlice struct {
 	trackedValue
 	pflag.SliceValue
 }
 
-// trackFlag records in c.set when a flag is set.
+// trackFlag makes c.set record whether a flag is set.
 func (c *Config) trackFlag(f *pflag.FlagSet, name string) {
 	flag := f.Lookup(name)
 	tracked := trackedValue{flag.Value, func() { c.markSet(name) }}
@@ -80,20 +81,20 @@ func (c *Config) isSet(names ...string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return c.set[name] })
 }
 
-// AnonymousSet reports whether --anonymous-auth was set.
+// AnonymousSet reports whether --anonymous-auth is set.
 func (c *Config) AnonymousSet() bool { return c.isSet("anonymous-auth") }
 
-// AnonymousAllowed reports whether the flags allow anonymous requests. With mode AlwaysAllow, anonymous requests would
-// be allowed everything.
+// AnonymousAllowed reports whether the flags allow anonymous requests. They do not with the mode AlwaysAllow, which
+// would allow every anonymous request.
 func (c *Config) AnonymousAllowed() bool {
 	byModes := c.Authorization.ConfigFile == "" && slices.Contains(c.Authorization.Modes, "AlwaysAllow")
 	return c.Authentication.Anonymous && !byModes
 }
 
-// abstractSocket is the form of an abstract socket's name.
+// abstractSocket matches the name of an abstract Unix socket.
 var abstractSocket = regexp.MustCompile(`^@([a-zA-Z0-9_-]+\.)*[a-zA-Z0-9_-]+$`)
 
-// validateSigningEndpoint has kube-apiserver's texts.
+// validateSigningEndpoint returns kube-apiserver's errors for --service-account-signing-endpoint.
 func (c *Config) validateSigningEndpoint() []error {
 	a := &c.Authentication
 	endpoint := a.ServiceAccountSigningEndpoint
@@ -119,7 +120,7 @@ func (c *Config) validateSigningEndpoint() []error {
 	return errs
 }
 
-// validateIssuers has kube-apiserver's texts.
+// validateIssuers returns kube-apiserver's errors for the issuers of service-account tokens and their JWKS URI.
 func (a *Authentication) validateIssuers() []error {
 	var errs []error
 	seen := map[string]bool{}
@@ -146,7 +147,7 @@ func (a *Authentication) validateIssuers() []error {
 	return errs
 }
 
-// validateRequestHeaders has kube-apiserver's texts.
+// validateRequestHeaders returns kube-apiserver's errors for the flags of front proxies.
 func (a *Authentication) validateRequestHeaders() []error {
 	var errs []error
 	for _, list := range []struct {
@@ -165,26 +166,29 @@ func (a *Authentication) validateRequestHeaders() []error {
 	}
 	isUID := func(header string) bool { return strings.EqualFold(header, "X-Remote-Uid") }
 	if len(a.RequestHeaderUID) > 0 && !slices.ContainsFunc(a.RequestHeaderUID, isUID) {
-		errs = append(errs, errors.New("--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - "+
-			"API aggregation will not work"))
+		errs = append(errs,
+			errors.New("--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - API "+
+				"aggregation will not work"))
 	}
 	return errs
 }
 
-// validateOIDC has kube-apiserver's texts.
+// validateOIDC returns kube-apiserver's errors for the --oidc-* flags.
 func (c *Config) validateOIDC() []error {
 	a := &c.Authentication
 	oidc := c.isSet(oidcFlagNames...)
 	switch {
 	case a.ConfigFile == "" && oidc && (a.OIDC.IssuerURL == "" || a.OIDC.ClientID == ""):
-		return []error{errors.New("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set")}
+		return []error{
+			errors.New("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set"),
+		}
 	case a.ConfigFile != "" && oidc:
 		return []error{errors.New("authentication-config file and oidc-* flags are mutually exclusive")}
 	}
 	return nil
 }
 
-// validateAuthorization has kube-apiserver's texts.
+// validateAuthorization returns kube-apiserver's errors for the flags of authorization.
 func (c *Config) validateAuthorization() []error {
 	a := &c.Authorization
 	if a.ConfigFile != "" {

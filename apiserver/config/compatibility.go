@@ -10,7 +10,8 @@ import (
 	"k8s.io/component-base/compatibility"
 )
 
-// The Kubernetes versions of this server. A Kubernetes minor upgrade changes them together with go.mod.
+// These are the Kubernetes versions of this server. An upgrade to another Kubernetes minor version changes them
+// together with go.mod.
 const (
 	KubernetesMajor = "1"
 	KubernetesMinor = "36"
@@ -19,37 +20,46 @@ const (
 	oldestMinor = "33"
 )
 
-// Compatibility has the flags for the emulated Kubernetes version and the oldest version that can read stored objects.
+// Compatibility configures the emulated Kubernetes version and the oldest version that can read stored objects.
 type Compatibility struct {
-	EmulatedVersion         []string // "1.36" or "kube=1.36"
+	EmulatedVersion         []string // for example "1.36" or "kube=1.36"
 	MinCompatibilityVersion []string
 	// ForwardCompatible also serves newer versions of the resources that are served.
 	ForwardCompatible bool
-	// RuntimeConfigForwardCompatible also serves newer APIs that --runtime-config names.
+	// RuntimeConfigForwardCompatible also serves newer APIs that --runtime-config enables by name.
 	RuntimeConfigForwardCompatible bool
 }
 
 func (c *Compatibility) flags(f *pflag.FlagSet) {
-	const versions = " A minor version from " + KubernetesMajor + "." + oldestMinor + " to " + KubernetesMajor + "." + KubernetesMinor +
+	const versions = " A minor version from " + KubernetesMajor + "." + oldestMinor + " to " + KubernetesMajor +
+		"." + KubernetesMinor +
 		", such as 1.35 or kube=1.35."
-	sliceFlag(f, &c.EmulatedVersion, "emulated-version", "Kubernetes version whose APIs and features are emulated."+versions)
-	sliceFlag(f, &c.MinCompatibilityVersion, "min-compatibility-version", "Oldest Kubernetes version that can read stored objects, by default the minor version before the emulated one."+versions)
-	boolFlag(f, &c.ForwardCompatible, "emulation-forward-compatible", "With an older --emulated-version, also serve newer versions of the resources that are served.")
-	boolFlag(f, &c.RuntimeConfigForwardCompatible, "runtime-config-emulation-forward-compatible", "With an older --emulated-version, also serve newer APIs that --runtime-config names.")
+	sliceFlag(f, &c.EmulatedVersion, "emulated-version",
+		"Kubernetes version whose APIs and features are emulated."+versions)
+	sliceFlag(f, &c.MinCompatibilityVersion, "min-compatibility-version",
+		"Oldest Kubernetes version that can read stored objects, by default the minor version before the emulated one."+
+			versions)
+	boolFlag(f, &c.ForwardCompatible, "emulation-forward-compatible",
+		"With an older --emulated-version, also serve newer versions of the resources that are served.")
+	boolFlag(f, &c.RuntimeConfigForwardCompatible, "runtime-config-emulation-forward-compatible",
+		"With an older --emulated-version, also serve newer APIs that --runtime-config names.")
 }
 
-// Effective returns the versions that the flags select. The flags must be valid.
+// Effective returns the effective version that the flags select. The flags must be valid.
 func (c *Compatibility) Effective() compatibility.MutableEffectiveVersion {
-	effective, _ := c.effective() // Validate has returned the errors
+	// Validate returns these errors.
+	effective, _ := c.effective()
 	return effective
 }
 
 func (c *Compatibility) effective() (compatibility.MutableEffectiveVersion, []error) {
-	own, oldest := version.MustParse(KubernetesMajor+"."+KubernetesMinor+".0"), version.MustParse(KubernetesMajor+"."+oldestMinor)
+	own, oldest :=
+		version.MustParse(KubernetesMajor+"."+KubernetesMinor+".0"), version.MustParse(KubernetesMajor+"."+oldestMinor)
 	effective := compatibility.NewEffectiveVersion(own, false, oldest, oldest)
 	emulated, emulatedErr := parseVersions(c.EmulatedVersion)
 	if emulated != nil {
-		effective.SetEmulationVersion(emulated) // also sets the other version
+		// SetEmulationVersion also sets the minimum compatibility version.
+		effective.SetEmulationVersion(emulated)
 	}
 	oldestReader, readerErr := parseVersions(c.MinCompatibilityVersion)
 	if oldestReader != nil {
@@ -76,7 +86,8 @@ func (c *Compatibility) validate() []error {
 	return errs
 }
 
-// parseVersions parses the version of kube, the only component, with kube-apiserver's errors. It returns nil if there is none.
+// parseVersions parses the version of kube, which is the only component. Its errors are kube-apiserver's. It returns
+// nil if values is empty.
 func parseVersions(values []string) (*version.Version, error) {
 	var found *version.Version
 	for _, value := range values {

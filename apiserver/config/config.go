@@ -1,8 +1,8 @@
 // Package config is the configuration of one API server replica: kube-apiserver's flags with their names, meanings and
-// defaults, and the flags of the embedded etcd member. The operator renders flags with Args from the same struct that
-// the server parses, so that both agree.
+// defaults, and the flags of the embedded etcd member. The operator renders flags with Args from the same struct into
+// which the server parses them, so that both agree.
 //
-// Most of its lines list flags. test/compatibility compares their values and defaults with kube-apiserver's.
+// Most lines of the package list flags. test/compatibility compares their values and defaults with kube-apiserver's.
 package config
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Config is the configuration of one replica. The zero value is not useful; start from Default.
+// Config is the configuration of one replica. The zero value is not valid; use Default.
 type Config struct {
 	Serving        Serving
 	Etcd           Etcd
@@ -31,75 +31,76 @@ type Config struct {
 	Metrics        Metrics
 	Tracing        Tracing
 
-	// set has the names of the flags that were set, of those for which validation needs to know.
+	// set has the names of the flags that are set, for the flags that trackFlag tracks.
 	set map[string]bool
-	// unimplemented holds the flags that have no effect yet, by name.
+	// unimplemented has the flags that have no effect, by name.
 	unimplemented map[string]*unimplementedValue
 }
 
 // Serving configures the HTTPS server.
 type Serving struct {
-	BindAddress                   string   // IP
+	BindAddress                   string   // IP address
 	Port                          int      // 1 to 65535
-	AdvertiseAddress              string   // IP published to clients; default: BindAddress or the host's address
-	CertDirectory                 string   // of apiserver.crt and apiserver.key if CertFile is empty; they are created if missing
-	CertFile                      string   // PEM, reloaded when it changes
-	KeyFile                       string   // PEM
+	AdvertiseAddress              string   // IP address published to clients; default: BindAddress or the host's
+	CertDirectory                 string   // without CertFile: directory of apiserver.crt and .key, created if missing
+	CertFile                      string   // PEM file, reloaded when it changes
+	KeyFile                       string   // PEM file
 	SNICertKeys                   []string // "cert,key" or "cert,key:domain,..."
 	TLSMinVersion                 string   // "VersionTLS12" or "VersionTLS13"
-	TLSCipherSuites               []string // Go's names
-	TLSCurvePreferences           []int32  // crypto/tls CurveIDs; empty: Go's defaults
+	TLSCipherSuites               []string // cipher suites with Go's names
+	TLSCurvePreferences           []int32  // crypto/tls.CurveIDs; empty: Go's defaults
 	DisableHTTP2                  bool
 	HTTP2MaxStreams               int
 	PermitPortSharing             bool
 	PermitAddressSharing          bool
-	RequestTimeout                time.Duration // of requests that are not long-running
-	MinRequestTimeout             time.Duration // minimum duration of a watch without timeoutSeconds, in whole seconds
-	ShutdownDelay                 time.Duration // between failing readyz and refusing connections
+	RequestTimeout                time.Duration // timeout of requests that are not long-running
+	MinRequestTimeout             time.Duration // minimum timeout of a watch without timeoutSeconds, in whole seconds
+	ShutdownDelay                 time.Duration // time between the failure of /readyz and the rejection of requests
 	ShutdownSendRetryAfter        bool
 	ShutdownWatchTerminationGrace time.Duration
 	LivezGracePeriod              time.Duration
-	GoawayChance                  float64 // 0 to 0.02
+	GoawayChance                  float64 // probability from 0 to 0.02
 	StrictTransportSecurity       []string
 	CORSAllowedOrigins            []string
 	Profiling                     bool
-	ContentionProfiling           bool   // record blocking events, if Profiling
-	DebugSocketPath               string // of a Unix socket that serves profiles without authentication
-	LogsHandler                   bool   // serve the files of /var/log
+	ContentionProfiling           bool   // record blocking events, if Profiling is set
+	DebugSocketPath               string // path of a Unix socket that serves profiles without authentication
+	LogsHandler                   bool   // serve the files in /var/log
 	ExternalHostname              string
 }
 
 // Etcd configures storage.
 type Etcd struct {
 	Servers            []string // URLs of an external etcd, or of other members than the embedded one
-	ServersOverrides   []string // "group/resource#url;url": see Overrides
+	ServersOverrides   []string // entries "group/resource#url;url"; see Overrides
 	CAFile             string
 	CertFile           string
 	KeyFile            string
-	Prefix             string        // "/registry"
+	Prefix             string        // prefix of all keys, by default "/registry"
 	CompactionInterval time.Duration // 0: never
 	HealthcheckTimeout time.Duration // 0: 2s, as in kube-apiserver
 	ReadycheckTimeout  time.Duration // 0: 2s, as in kube-apiserver
 	CountMetricPoll    time.Duration
 	DBMetricPoll       time.Duration
-	Backend            string // "etcd3" or empty, which is the same
-	StorageMediaType   string // of built-in objects
+	Backend            string // "etcd3"; empty means the same
+	StorageMediaType   string // media type of built-in objects
 	EventTTL           time.Duration
-	LeaseReuseSeconds  int // maximum time over which objects share a lease; 0: no sharing
+	LeaseReuseSeconds  int // maximum time for which objects share a lease; 0: objects share no lease
 	WatchCache         bool
-	WatchCacheSizes    []string // "resource.group#size": see Uncached
-	// InitializationTimeout bounds how long the check poststarthook/storage-readiness waits for the watch caches.
+	WatchCacheSizes    []string // entries "resource.group#size"; see Uncached
+	// InitializationTimeout bounds the time for which the check poststarthook/storage-readiness waits for the watch
+	// caches.
 	InitializationTimeout time.Duration
-	SoftQuotaPercent      int // of etcd's quota; 0: see SoftQuota
+	SoftQuotaPercent      int // percentage of etcd's quota; 0: see SoftQuota
 
-	EncryptionConfig       string // EncryptionConfiguration file; empty: values are not encrypted
-	ReloadEncryptionConfig bool   // when the file changes
+	EncryptionConfig       string // file with an EncryptionConfiguration; empty: values are not encrypted
+	ReloadEncryptionConfig bool   // reload EncryptionConfig when the file changes
 }
 
-// defaultSoftQuota is the soft quota of a server with an embedded member, in percent.
+// defaultSoftQuota is the default soft quota of a server with an embedded member, in percent of etcd's quota.
 const defaultSoftQuota = 90
 
-// defaultCheckTimeout bounds etcd's health and readiness checks.
+// defaultCheckTimeout is the default timeout of etcd's health and readiness checks.
 const defaultCheckTimeout = 2 * time.Second
 
 // CheckTimeouts returns the timeouts of etcd's health and readiness checks.
@@ -107,10 +108,11 @@ func (e *Etcd) CheckTimeouts() (health, readiness time.Duration) {
 	return cmp.Or(e.HealthcheckTimeout, defaultCheckTimeout), cmp.Or(e.ReadycheckTimeout, defaultCheckTimeout)
 }
 
-// enforcedPoll is the interval at which the use of an external etcd is measured if a soft quota depends on it.
+// enforcedPoll is the interval at which the size of an external etcd's database is measured if a soft quota depends on
+// it.
 const enforcedPoll = 5 * time.Second
 
-// SpacePollInterval returns the interval at which the use of an external etcd is measured; 0: never.
+// SpacePollInterval returns the interval at which the size of an external etcd's database is measured; 0 means never.
 func (c *Config) SpacePollInterval() time.Duration {
 	if c.SoftQuota(false) < 100 {
 		return enforcedPoll
@@ -118,8 +120,9 @@ func (c *Config) SpacePollInterval() time.Duration {
 	return c.Etcd.DBMetricPoll
 }
 
-// SoftQuota returns the percentage of etcd's quota that may be in use before the server rejects writes that grow the
-// database. 100 means never, which is the default for an external etcd.
+// SoftQuota returns the percentage of etcd's quota that may be used before the server rejects writes that grow the
+// database. embedded is set for a server with an embedded member. 100, the default for an external etcd, means that
+// writes are never rejected.
 func (c *Config) SoftQuota(embedded bool) int {
 	switch {
 	case c.Etcd.SoftQuotaPercent != 0:
@@ -130,82 +133,83 @@ func (c *Config) SoftQuota(embedded bool) int {
 	return 100
 }
 
-// Member configures the embedded etcd member, which runs if DataDirectory is set.
+// Member configures the embedded etcd member. The server runs a member if DataDirectory is set.
 type Member struct {
 	DataDirectory       string
 	Name                string
-	ListenPeerURLs      []string // empty: the member is the only one of its cluster
+	ListenPeerURLs      []string // empty: the cluster has no other members
 	AdvertisePeerURLs   []string
-	ListenClientURLs    []string // empty: only in-process clients and the local socket
+	ListenClientURLs    []string // empty: only in-process clients and the local socket can connect
 	AdvertiseClientURLs []string
-	InitialCluster      string // "name=peerURL,..."; used only while the data directory is empty
+	InitialCluster      string // "name=peerURL,..."; used only if the data directory is empty
 	InitialClusterState string // "new" or "existing"
 	InitialClusterToken string
 	PeerCertFile        string
 	PeerKeyFile         string
 	PeerTrustedCAFile   string
-	ServerCertFile      string // of the client URLs
+	ServerCertFile      string // certificate of the client URLs
 	ServerKeyFile       string
-	ServerTrustedCAFile string // clients must present a certificate of this authority
+	ServerTrustedCAFile string // authority of the certificates that clients must present
 	QuotaBackendBytes   int64
 	SnapshotCount       uint64
 	HeartbeatInterval   time.Duration
 	ElectionTimeout     time.Duration
 	UnsafeNoFsync       bool
-	// AllowInsecureTransport allows URLs that can be used without a certificate.
+	// AllowInsecureTransport allows URLs with which clients or peers can connect without a certificate.
 	AllowInsecureTransport bool
-	// Record is what is known about the data of the member outside its data directory. It has no flag.
+	// Record is a record of the member's data that is kept outside its data directory. No flag sets it.
 	Record MemberRecord
 }
 
 // Authentication configures the authentication methods.
 type Authentication struct {
-	Anonymous                  bool // requests without credentials are authorized as system:anonymous
+	Anonymous                  bool // accept requests without credentials as system:anonymous
 	ClientCAFile               string
-	TokenFile                  string // CSV: token,user,uid,"group,..."
+	TokenFile                  string // CSV file with the columns token,user,uid,"group,..."
 	RequestHeaderCAFile        string
 	RequestHeaderAllowedNames  []string
 	RequestHeaderUsername      []string
 	RequestHeaderUID           []string
 	RequestHeaderGroup         []string
 	RequestHeaderExtraPrefix   []string
-	ServiceAccountIssuers      []string // the first signs
-	ServiceAccountKeyFiles     []string // public (or private) keys that verify
-	ServiceAccountSigningKey   string   // file
+	ServiceAccountIssuers      []string // the first issuer issues new tokens
+	ServiceAccountKeyFiles     []string // files with public or private keys that verify tokens
+	ServiceAccountSigningKey   string   // file with the key that signs tokens
 	ServiceAccountLookup       bool
 	ServiceAccountMaxLifetime  time.Duration
 	ServiceAccountExtendExpiry bool
 	ServiceAccountJWKSURI      string
-	// ServiceAccountSigningEndpoint is the socket of an external signer, instead of the keys.
+	// ServiceAccountSigningEndpoint is the socket of an external signer, which replaces the keys.
 	ServiceAccountSigningEndpoint string
 	APIAudiences                  []string
 	BootstrapTokens               bool
-	ConfigFile                    string // AuthenticationConfiguration, reloaded when it changes
+	ConfigFile                    string // file with an AuthenticationConfiguration, reloaded when it changes
 	OIDC                          OIDC
 	TokenWebhook                  TokenWebhook
 }
 
-// OIDC configures one issuer of OpenID tokens. AuthenticationConfiguration can have several.
+// OIDC configures one OpenID issuer. An AuthenticationConfiguration can have several.
 type OIDC struct {
 	IssuerURL      string
 	ClientID       string
 	CAFile         string
 	UsernameClaim  string
-	UsernamePrefix string // "-": none; empty: the issuer's URL, unless the claim is email
+	UsernamePrefix string // "-": no prefix; empty: the issuer's URL and "#", unless UsernameClaim is email
 	GroupsClaim    string
 	GroupsPrefix   string
 	SigningAlgs    []string
 	RequiredClaims map[string]string
 }
 
-// TokenWebhook configures a webhook that reviews bearer tokens.
+// TokenWebhook configures a webhook that authenticates bearer tokens.
 type TokenWebhook struct {
-	ConfigFile string // kubeconfig; empty: no webhook
-	Version    string // of the TokenReview: "v1" or "v1beta1"
+	ConfigFile string // file with a kubeconfig; empty: no webhook
+	Version    string // version of the TokenReview: "v1" or "v1beta1"
 	CacheTTL   time.Duration
 }
 
-// Audiences returns the audiences of this server: APIAudiences, else the issuers.
+// Audiences returns the audiences of this server: APIAudiences or, if that is empty, the issuers of service-account
+// tokens.
 func (a *Authentication) Audiences() []string {
 	if len(a.APIAudiences) > 0 {
 		return slices.Clone(a.APIAudiences)
@@ -216,15 +220,15 @@ func (a *Authentication) Audiences() []string {
 // Authorization configures the authorization modes.
 type Authorization struct {
 	Modes      []string // AlwaysAllow, AlwaysDeny, ABAC, Webhook, RBAC, Node
-	ConfigFile string   // AuthorizationConfiguration, instead of Modes; reloaded when it changes
-	PolicyFile string   // of ABAC
+	ConfigFile string   // file with an AuthorizationConfiguration, which replaces Modes; reloaded when it changes
+	PolicyFile string   // file with the policy of the mode ABAC
 	Webhook    AuthorizationWebhook
 }
 
-// AuthorizationWebhook configures the mode Webhook.
+// AuthorizationWebhook configures the authorization mode Webhook.
 type AuthorizationWebhook struct {
-	ConfigFile      string // kubeconfig
-	Version         string // of the SubjectAccessReview: "v1" or "v1beta1"
+	ConfigFile      string // file with a kubeconfig
+	Version         string // version of the SubjectAccessReview: "v1" or "v1beta1"
 	AuthorizedTTL   time.Duration
 	UnauthorizedTTL time.Duration
 }
@@ -233,14 +237,14 @@ type AuthorizationWebhook struct {
 type Admission struct {
 	Enable                []string
 	Disable               []string
-	Control               []string // deprecated: all enabled plugins
+	Control               []string // deprecated: the list of all enabled plugins
 	ConfigFile            string
 	AllowPrivileged       bool
-	NotReadyToleration    time.Duration // in whole seconds, of pods without this toleration
+	NotReadyToleration    time.Duration // default toleration added to pods without such a toleration, in whole seconds
 	UnreachableToleration time.Duration
 }
 
-// Limits bound concurrent work.
+// Limits bounds the number of concurrent requests and deletions.
 type Limits struct {
 	MaxRequestsInFlight         int
 	MaxMutatingRequestsInFlight int
@@ -258,38 +262,41 @@ type API struct {
 	KubeletClientKeyFile  string
 	KubeletCAFile         string
 	KubeletAddressTypes   []string
-	KubeletPort           uint          // of kubelets that do not report theirs
-	KubeletTimeout        time.Duration // kube-apiserver has no use for it either
-	MaxConnectionBytes    int64         // per second, of a stream to a kubelet or pod; 0: no limit
-	EgressSelectorFile    string        // EgressSelectorConfiguration: the proxies for connections to other servers
+	KubeletPort           uint          // port of kubelets that do not report their port
+	KubeletTimeout        time.Duration // without effect, as in kube-apiserver
+	MaxConnectionBytes    int64         // maximum bytes per second of each stream to a kubelet or pod; 0: no limit
+	EgressSelectorFile    string        // file with an EgressSelectorConfiguration
 	ProxyClientCertFile   string
 	ProxyClientKeyFile    string
 	AggregatorRouting     bool
 	// RejectForwardingRedirects responds with an error if an extension API server redirects a request.
 	RejectForwardingRedirects bool
-	EndpointReconcilerType    string // who keeps the kubernetes Service's endpoints: "lease", "master-count" or "none"
-	ServerCount               int    // of replicas, for master-count
-	KubernetesNodePort        int    // of the kubernetes Service; 0: it has none
-	GarbageCollector          bool   // a garbage collector runs in the cluster: deletions may leave it finalizers
-	Version                   string // printed by --version=v1.2.3-custom; empty: the built-in one
+	// EndpointReconcilerType is the reconciler of the endpoints of the Service kubernetes: "lease", "master-count" or
+	// "none".
+	EndpointReconcilerType string
+	ServerCount            int // number of replicas, for "master-count"
+	KubernetesNodePort     int // node port of Service kubernetes; 0: none
+	// GarbageCollector is set if a garbage collector runs in the cluster, so that deletions may add finalizers for it.
+	GarbageCollector bool
+	Version          string // printed by --version=v1.2.3-custom; empty: the built-in version
 }
 
-// Controllers run inside the server, leader-elected.
+// Controllers configures the controllers that run in the server, with leader election.
 type Controllers struct {
-	// Enabled names controllers: "namespace", "garbagecollector"; "*" is all. Empty: none, as kube-controller-manager runs
-	// them.
+	// Enabled has names of controllers, such as "namespace" and "garbagecollector"; "*" means all. The default is none,
+	// because kube-controller-manager runs these controllers.
 	Enabled []string
 }
 
-// Logging says how to log.
+// Logging configures the log.
 type Logging struct {
 	Format         string // "text" or "json"
 	Verbosity      int
-	VModule        string        // "file=verbosity,..." of files whose verbosity differs
-	FlushFrequency time.Duration // kept for kube-apiserver's flag: lines are written at once
+	VModule        string        // "file=verbosity,...": files with another verbosity
+	FlushFrequency time.Duration // without effect, because every line is written immediately
 }
 
-// Default returns kube-apiserver's defaults, and etcd's for the member.
+// Default returns the configuration with kube-apiserver's defaults, and etcd's defaults for the member.
 func Default() *Config {
 	return &Config{
 		Serving: Serving{
@@ -299,8 +306,8 @@ func Default() *Config {
 		Etcd: Etcd{
 			Prefix: "/registry", CompactionInterval: 5 * time.Minute, HealthcheckTimeout: defaultCheckTimeout,
 			ReadycheckTimeout: defaultCheckTimeout, CountMetricPoll: time.Minute, DBMetricPoll: 30 * time.Second,
-			StorageMediaType: "application/vnd.kubernetes.protobuf", EventTTL: time.Hour, LeaseReuseSeconds: 60, WatchCache: true,
-			InitializationTimeout: time.Minute,
+			StorageMediaType: "application/vnd.kubernetes.protobuf", EventTTL: time.Hour,
+			LeaseReuseSeconds: 60, WatchCache: true, InitializationTimeout: time.Minute,
 		},
 		Member: Member{
 			Name: "default", InitialClusterState: "new", InitialClusterToken: "quorate", QuotaBackendBytes: 2 << 30,
@@ -330,8 +337,10 @@ func Default() *Config {
 			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease", ServerCount: 1,
 			GarbageCollector: true,
 		},
-		Leadership: Leadership{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
-		Extension:  defaultExtension(),
-		Logging:    Logging{Format: "text", FlushFrequency: 5 * time.Second},
+		Leadership: Leadership{
+			LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		},
+		Extension: defaultExtension(),
+		Logging:   Logging{Format: "text", FlushFrequency: 5 * time.Second},
 	}
 }

@@ -9,50 +9,61 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Extension configures an extension API server: one that serves API groups to another cluster, its host. Except for
-// Groups its flags are those of upstream's extension servers.
+// Extension configures an extension API server, which serves API groups to another cluster, its host. All flags except
+// --extension-groups are also flags of upstream's extension servers.
 type Extension struct {
-	// Groups are the served API groups. If there are none, the server is that of a cluster and the other fields are
-	// unused.
+	// Groups are the API groups to serve. If there are none, the server is the API server of a cluster, and the other
+	// fields are not used.
 	Groups []string
-	// Kubeconfig is for the host's namespaces, webhooks and policies; empty: the service account of the pod.
+	// Kubeconfig is the file with the kubeconfig for the host's namespaces, webhooks and policies. The default is the
+	// service account of the pod.
 	Kubeconfig string
-	// AuthenticationKubeconfig is for TokenReviews and the lookup; empty: Kubeconfig.
+	// AuthenticationKubeconfig is the kubeconfig for TokenReviews and the lookup. The default is Kubeconfig.
 	AuthenticationKubeconfig string
-	// SkipLookup ignores the ConfigMap extension-apiserver-authentication of the host.
+	// SkipLookup makes the server ignore the ConfigMap extension-apiserver-authentication of the host.
 	SkipLookup bool
-	// TolerateLookupFailure starts the server although the ConfigMap cannot be read.
+	// TolerateLookupFailure makes the server start although it cannot read this ConfigMap.
 	TolerateLookupFailure bool
-	// AuthorizationKubeconfig is for SubjectAccessReviews; empty: Kubeconfig.
+	// AuthorizationKubeconfig is the kubeconfig for SubjectAccessReviews. The default is Kubeconfig.
 	AuthorizationKubeconfig string
-	// AlwaysAllowPaths are not authorized; a path may end in an asterisk.
+	// AlwaysAllowPaths are allowed without authorization. A path may end with an asterisk.
 	AlwaysAllowPaths []string
 }
 
 // Enabled reports whether the server is an extension server.
 func (e *Extension) Enabled() bool { return len(e.Groups) > 0 }
 
-// defaultExtension has the defaults of upstream's DelegatingAuthorizationOptions.
+// defaultExtension returns the defaults of upstream's DelegatingAuthorizationOptions.
 func defaultExtension() Extension {
 	return Extension{AlwaysAllowPaths: []string{"/healthz", "/readyz", "/livez"}}
 }
 
 const extensionGroups = "extension-groups"
 
-// extensionFlags must follow authenticationFlags.
+// extensionFlags adds the flags of extension servers. It must be called after authenticationFlags.
 func (c *Config) extensionFlags(f *pflag.FlagSet) {
 	e := &c.Extension
-	sliceFlag(f, &e.Groups, extensionGroups, "API groups to serve as an extension API server of another cluster, the host. Their CustomResourceDefinitions are stored in this server; built-in kinds are not served.")
-	stringFlag(f, &e.Kubeconfig, "kubeconfig", "Kubeconfig of the host, for its namespaces, webhooks and policies; default: the service account of the pod. Needs --extension-groups.")
-	stringFlag(f, &e.AuthenticationKubeconfig, "authentication-kubeconfig", "Kubeconfig of the host, with permission to create tokenreviews.authentication.k8s.io; default: --kubeconfig. Needs --extension-groups.")
-	boolFlag(f, &e.SkipLookup, "authentication-skip-lookup", "Do not look up missing authentication configuration in the host. Needs --extension-groups.")
-	boolFlag(f, &e.TolerateLookupFailure, "authentication-tolerate-lookup-failure", "Start even if the authentication configuration of the host cannot be looked up. Until it can, all requests may be treated as anonymous. Needs --extension-groups.")
-	stringFlag(f, &e.AuthorizationKubeconfig, "authorization-kubeconfig", "Kubeconfig of the host, with permission to create subjectaccessreviews.authorization.k8s.io; default: --kubeconfig. Needs --extension-groups.")
-	sliceFlag(f, &e.AlwaysAllowPaths, "authorization-always-allow-paths", "Paths that are allowed without authorization by the host. Needs --extension-groups.")
-	c.trackFlag(f, tokenTTL) // the others are tracked already
+	sliceFlag(f, &e.Groups, extensionGroups, "API groups to serve as an extension API server of another cluster, the "+
+		"host. Their CustomResourceDefinitions are stored in this server; built-in kinds are not served.")
+	stringFlag(f, &e.Kubeconfig, "kubeconfig", "Kubeconfig of the host, for its namespaces, webhooks and policies; "+
+		"default: the service account of the pod. Needs --extension-groups.")
+	stringFlag(f, &e.AuthenticationKubeconfig, "authentication-kubeconfig", "Kubeconfig of the host, with permission to "+
+		"create tokenreviews.authentication.k8s.io; default: --kubeconfig. Needs --extension-groups.")
+	boolFlag(f, &e.SkipLookup, "authentication-skip-lookup",
+		"Do not look up missing authentication configuration in the host. Needs --extension-groups.")
+	boolFlag(f, &e.TolerateLookupFailure, "authentication-tolerate-lookup-failure", "Start even if the authentication "+
+		"configuration of the host cannot be looked up. Until it can, all requests may be treated as anonymous. Needs "+
+		"--extension-groups.")
+	stringFlag(f, &e.AuthorizationKubeconfig, "authorization-kubeconfig", "Kubeconfig of the host, with permission to "+
+		"create subjectaccessreviews.authorization.k8s.io; default: --kubeconfig. Needs --extension-groups.")
+	sliceFlag(f, &e.AlwaysAllowPaths, "authorization-always-allow-paths",
+		"Paths that are allowed without authorization by the host. Needs --extension-groups.")
+	// authorizationFlags tracks the other two flags.
+	c.trackFlag(f, tokenTTL)
 }
 
-// The flags of the caches of delegated decisions. An extension server has another default for them than kube-apiserver.
+// These flags configure the caches of delegated decisions. Their default for an extension server is delegatedTTL, which
+// differs from kube-apiserver's default.
 const (
 	tokenTTL        = "authentication-token-webhook-cache-ttl"
 	authorizedTTL   = "authorization-webhook-cache-authorized-ttl"
@@ -61,17 +72,17 @@ const (
 	delegatedTTL = 10 * time.Second
 )
 
-// TokenTTL returns how long an extension server caches the result of a TokenReview.
+// TokenTTL returns the time for which an extension server caches the result of a TokenReview.
 func (c *Config) TokenTTL() time.Duration {
 	return c.delegatedTTL(tokenTTL, c.Authentication.TokenWebhook.CacheTTL)
 }
 
-// AuthorizedTTL returns how long an extension server caches that a request is allowed.
+// AuthorizedTTL returns the time for which an extension server caches that a request is allowed.
 func (c *Config) AuthorizedTTL() time.Duration {
 	return c.delegatedTTL(authorizedTTL, c.Authorization.Webhook.AuthorizedTTL)
 }
 
-// UnauthorizedTTL returns how long an extension server caches that a request is not allowed.
+// UnauthorizedTTL returns the time for which an extension server caches that a request is not allowed.
 func (c *Config) UnauthorizedTTL() time.Duration {
 	return c.delegatedTTL(unauthorizedTTL, c.Authorization.Webhook.UnauthorizedTTL)
 }
@@ -83,15 +94,15 @@ func (c *Config) delegatedTTL(flag string, value time.Duration) time.Duration {
 	return delegatedTTL
 }
 
-// ofExtensions are the flags that need --extension-groups.
-var ofExtensions = []string{
+// extensionFlags are the flags that require --extension-groups.
+var extensionFlags = []string{
 	"kubeconfig", "authentication-kubeconfig", "authentication-skip-lookup", "authentication-tolerate-lookup-failure",
 	"authorization-kubeconfig", "authorization-always-allow-paths",
 }
 
-// ofClusters are the flags that configure what an extension server does not have: built-in kinds, its own users and
-// permissions, Services, kubelets, controllers and aggregation.
-var ofClusters = []string{
+// clusterFlags are the flags that an extension server rejects. They configure built-in kinds, users and permissions of
+// the cluster, Services, kubelets, controllers and aggregation, which an extension server does not have.
+var clusterFlags = []string{
 	"aggregator-reject-forwarding-redirect", "allow-privileged", "api-audiences", "apiserver-count",
 	"authentication-config", "authentication-token-webhook-config-file", "authentication-token-webhook-version",
 	"authorization-config", "authorization-mode", "authorization-policy-file", "authorization-webhook-config-file",
@@ -109,16 +120,17 @@ var ofClusters = []string{
 	"service-cluster-ip-range", "service-node-port-range", "token-auth-file",
 }
 
-// validateExtension rejects flags of the other kind of server: none is ignored in silence.
+// validateExtension returns errors for flags that this kind of server does not support, so that no flag is ignored
+// silently.
 func (c *Config) validateExtension() []error {
 	var errs []error
 	if !c.Extension.Enabled() {
-		for _, name := range c.changed(ofExtensions) {
+		for _, name := range c.changed(extensionFlags) {
 			errs = append(errs, fmt.Errorf("--%s requires --%s", name, extensionGroups))
 		}
 		return errs
 	}
-	for _, name := range c.changed(ofClusters) {
+	for _, name := range c.changed(clusterFlags) {
 		errs = append(errs, fmt.Errorf("--%s cannot be used with --%s", name, extensionGroups))
 	}
 	for _, group := range c.Extension.Groups {
@@ -129,7 +141,7 @@ func (c *Config) validateExtension() []error {
 	return errs
 }
 
-// changed returns the flags whose values differ from their defaults.
+// changed returns the names of the flags whose values differ from the defaults.
 func (c *Config) changed(names []string) []string {
 	flags, defaults := c.Flags(), Default().Flags()
 	var changed []string
@@ -141,8 +153,9 @@ func (c *Config) changed(names []string) []string {
 	return changed
 }
 
-// checkGroup returns why an API group cannot be chosen, or "". Groups below k8s.io can: CustomResourceDefinitions of
-// them exist, with the approval of Kubernetes' API review.
+// checkGroup returns the reason why an extension server cannot serve an API group, or "". Groups below k8s.io are
+// allowed:
+// CustomResourceDefinitions in such groups exist, with the approval of Kubernetes' API review.
 func checkGroup(group string) string {
 	switch {
 	case len(validation.IsDNS1123Subdomain(group)) > 0:
@@ -155,8 +168,8 @@ func checkGroup(group string) string {
 	return ""
 }
 
-// HTTP2Streams returns --http2-max-streams-per-connection. The default of an extension server is upstream's recommended
-// one, because all requests of the host share a connection.
+// HTTP2Streams returns --http2-max-streams-per-connection. The default of an extension server is the value that
+// upstream recommends, because all requests of the host share one connection.
 func (c *Config) HTTP2Streams() int {
 	const ofHost = 1000
 	if c.Extension.Enabled() && c.Serving.HTTP2MaxStreams == 0 {

@@ -17,7 +17,7 @@ func (c *Config) validateMember() []error {
 	return errs
 }
 
-// Validate returns all errors in the flags of a member.
+// Validate returns all errors in the flags of the member.
 func (m *Member) Validate() error { return errors.Join(m.problems()...) }
 
 func (m *Member) problems() []error {
@@ -41,13 +41,14 @@ func (m *Member) problems() []error {
 	return errs
 }
 
-// transport has the flags of the URLs for peers or for clients.
+// transport has the flags of the URLs for peers, or of the URLs for clients.
 type transport struct {
-	listen, advertise         string // flags
+	// listen and advertise are the names of the flags of the URLs.
+	listen, advertise         string
 	listenURLs, advertiseURLs []string
 	certFile, keyFile         string
-	caFile                    string // verifies the certificates of peers or clients
-	authority                 string // the flag of caFile
+	caFile                    string // authority of the certificates of peers or clients
+	authority                 string // name of the flag of caFile
 }
 
 func (m *Member) transports() []transport {

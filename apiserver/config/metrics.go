@@ -11,10 +11,10 @@ import (
 
 // Metrics configures which metrics are served.
 type Metrics struct {
-	Disabled       []string // names of families
+	Disabled       []string // names of metrics that are not served
 	AllowedLabels  []string // occurrences of --allow-metric-labels: "family,label=value,..."
-	LabelsManifest string   // file with the same as YAML
-	// ShowHiddenFor is the previous minor version, to show hidden metrics, or empty.
+	LabelsManifest string   // YAML file with the same content as AllowedLabels
+	// ShowHiddenFor is the previous minor version if hidden metrics are served, otherwise empty.
 	ShowHiddenFor string
 }
 
@@ -25,7 +25,8 @@ func (m *Metrics) flags(f *pflag.FlagSet) {
 	stringFlag(f, &m.LabelsManifest, "allow-metric-labels-manifest",
 		"YAML file that maps metric,label to the allowed values, separated by commas.")
 	stringFlag(f, &m.ShowHiddenFor, "show-hidden-metrics-for-version",
-		"Previous minor version, to show the deprecated metrics that are hidden. Only '"+KubernetesMajor+"."+previousMinor+"' is allowed.")
+		"Previous minor version, to show the deprecated metrics that are hidden. Only '"+KubernetesMajor+"."+
+			previousMinor+"' is allowed.")
 }
 
 var (
@@ -37,7 +38,8 @@ func (m *Metrics) validate() []error {
 	var errs []error
 	for _, name := range m.Disabled {
 		if !metricName.MatchString(name) {
-			errs = append(errs, fmt.Errorf("--disabled-metrics %q must be fully qualified metric names matching %q", name, metricName))
+			errs = append(errs,
+				fmt.Errorf("--disabled-metrics %q must be fully qualified metric names matching %q", name, metricName))
 		}
 	}
 	errs = append(errs, ValidLabels(m.Labels())...)
@@ -51,11 +53,13 @@ func (m *Metrics) validate() []error {
 	return errs
 }
 
-// ValidLabels returns errors for keys that are not "family,label".
+// ValidLabels returns errors for keys that are not of the form "family,label".
 func ValidLabels(labels map[string]string) []error {
 	for key := range labels {
 		if !metricLabel.MatchString(key) {
-			return []error{fmt.Errorf("--allow-metric-labels: %q must have the format metricName,labelName and match %q", key, metricLabel)}
+			return []error{
+				fmt.Errorf("--allow-metric-labels: %q must have the format metricName,labelName and match %q", key, metricLabel),
+			}
 		}
 	}
 	return nil
@@ -72,7 +76,7 @@ func (m *Metrics) Labels() map[string]string {
 	return all
 }
 
-// parseLabels parses one occurrence as kube-apiserver does.
+// parseLabels parses one occurrence of --allow-metric-labels as kube-apiserver does.
 func parseLabels(occurrence string) (map[string]string, error) {
 	scratch := pflag.NewFlagSet("", pflag.ContinueOnError)
 	parsed := scratch.StringToString("labels", nil, "")
@@ -80,7 +84,7 @@ func parseLabels(occurrence string) (map[string]string, error) {
 	return *parsed, err
 }
 
-// labelsValue keeps the occurrences of --allow-metric-labels, so that Args can render them.
+// labelsValue keeps the occurrences of --allow-metric-labels, so that Args can return them.
 type labelsValue struct{ occurrences *[]string }
 
 func (v *labelsValue) String() string {

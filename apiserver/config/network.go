@@ -7,20 +7,24 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Peers configures requests between replicas: a replica passes requests for resources that it does not serve on to one
-// that does.
+// Peers configures the forwarding of requests between replicas. A replica forwards requests for resources that it does
+// not serve to a replica that serves them.
 type Peers struct {
-	CAFile        string // of the replicas' serving certificates; empty: no requests are passed on
-	AdvertiseIP   string // where other replicas reach this one; without both, like clients
+	// CAFile has the authority of the replicas' serving certificates. If it is empty, requests are not forwarded.
+	CAFile string
+	// AdvertiseIP and AdvertisePort are the address at which other replicas reach this one. If both are empty, it is
+	// the address for clients.
+	AdvertiseIP   string
 	AdvertisePort string
 }
 
 func (p *Peers) flags(f *pflag.FlagSet) {
 	stringFlag(f, &p.CAFile, "peer-ca-file",
-		"Certificate authority of the other API servers. With it, requests for resources that this server does not serve are "+
-			"forwarded to one that does. Needs --proxy-client-cert-file and --proxy-client-key-file.")
+		"Certificate authority of the other API servers. With it, requests for resources that this server does not serve "+
+			"are forwarded to one that does. Needs --proxy-client-cert-file and --proxy-client-key-file.")
 	stringFlag(f, &p.AdvertiseIP, "peer-advertise-ip",
-		"IP address at which other API servers reach this one; default, unless --peer-advertise-port is set: --advertise-address.")
+		"IP address at which other API servers reach this one; default, unless --peer-advertise-port is set: "+
+			"--advertise-address.")
 	stringFlag(f, &p.AdvertisePort, "peer-advertise-port",
 		"Port at which other API servers reach this one; default, unless --peer-advertise-ip is set: --secure-port.")
 }
@@ -38,11 +42,12 @@ const (
 func (l *Leadership) flags(f *pflag.FlagSet) {
 	durationFlag(f, &l.LeaseDuration, leadershipLease,
 		"Duration of the lease of the controller of coordinated leader election.")
-	durationFlag(f, &l.RenewDeadline, leadershipRenew, "How long the holder of the lease tries to renew it before it gives up.")
+	durationFlag(f, &l.RenewDeadline, leadershipRenew,
+		"How long the holder of the lease tries to renew it before it gives up.")
 	durationFlag(f, &l.RetryPeriod, leadershipRetry, "Time between attempts to acquire or renew the lease.")
 }
 
-// validate has kube-apiserver's texts.
+// validate returns kube-apiserver's errors.
 func (l *Leadership) validate() []error {
 	var errs []error
 	if l.LeaseDuration <= l.RenewDeadline {

@@ -14,11 +14,11 @@ import (
 const (
 	// defaultServiceRange is kube-apiserver's default.
 	defaultServiceRange = "10.0.0.0/24"
-	// minServiceAddresses is the minimum size of a range.
+	// minServiceAddresses is the minimum number of addresses in a range.
 	minServiceAddresses = 8
 )
 
-// ServiceRanges returns the ranges of Service IPs: one, or two of different families.
+// ServiceRanges returns the ranges of cluster IPs: one range, or two ranges of different families.
 func (a *API) ServiceRanges() ([]netip.Prefix, error) {
 	text := a.ServiceClusterIPRange
 	if text == "" {
@@ -41,12 +41,13 @@ func (a *API) ServiceRanges() ([]netip.Prefix, error) {
 		return nil, fmt.Errorf("the service cluster IP range must be at least %d IP addresses", minServiceAddresses)
 	}
 	if len(ranges) == 2 && first.Is4() == ranges[1].Addr().Is4() {
-		return nil, errors.New("--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family")
+		return nil, errors.New("--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP " +
+			"family")
 	}
 	return ranges, nil
 }
 
-// parseRange parses a range as kube-apiserver does, which allows leading zeros in IPv4 addresses.
+// parseRange parses a range as kube-apiserver does; IPv4 addresses may have leading zeros.
 func parseRange(text string) (netip.Prefix, bool) {
 	_, network, err := netutils.ParseCIDRSloppy(text)
 	if err != nil {
@@ -79,14 +80,18 @@ func (a *API) validateServices() []error {
 		errs = append(errs, err)
 	}
 	if !slices.Contains(reconcilerTypes, a.EndpointReconcilerType) {
-		errs = append(errs, fmt.Errorf("--endpoint-reconciler-type %q must be one of %s", a.EndpointReconcilerType, strings.Join(reconcilerTypes, ", ")))
+		errs = append(errs,
+			fmt.Errorf("--endpoint-reconciler-type %q must be one of %s", a.EndpointReconcilerType,
+				strings.Join(reconcilerTypes, ", ")))
 	}
 	if a.ServerCount <= 0 {
-		errs = append(errs, fmt.Errorf("--apiserver-count should be a positive number, but value '%d' provided", a.ServerCount))
+		errs = append(errs,
+			fmt.Errorf("--apiserver-count should be a positive number, but value '%d' provided", a.ServerCount))
 	}
 	switch port := a.KubernetesNodePort; {
 	case port < 0 || port > 65535:
-		errs = append(errs, fmt.Errorf("--kubernetes-service-node-port %v must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP", port))
+		errs = append(errs, fmt.Errorf("--kubernetes-service-node-port %v must be between 0 and 65535, inclusive. If 0, "+
+			"the Kubernetes master service will be of type ClusterIP", port))
 	case port > 0 && err == nil && !ports.Contains(port):
 		errs = append(errs, fmt.Errorf("kubernetes service node port range %v doesn't contain %v", ports, port))
 	}

@@ -18,14 +18,20 @@ func (s *Serving) validate() []error {
 	}{
 		{s.Port < 1 || s.Port > 65535, fmt.Sprintf("--secure-port %d must be between 1 and 65535", s.Port)},
 		{!isIP(s.BindAddress), fmt.Sprintf("--bind-address %q is not an IP address", s.BindAddress)},
-		{s.AdvertiseAddress != "" && !isIP(s.AdvertiseAddress), fmt.Sprintf("--advertise-address %q is not an IP address", s.AdvertiseAddress)},
+		{
+			s.AdvertiseAddress != "" && !isIP(s.AdvertiseAddress),
+			fmt.Sprintf("--advertise-address %q is not an IP address", s.AdvertiseAddress),
+		},
 		{(s.CertFile == "") != (s.KeyFile == ""), "--tls-cert-file and --tls-private-key-file go together"},
 		{s.GoawayChance < 0 || s.GoawayChance > 0.02, "--goaway-chance can not be less than 0 or greater than 0.02"},
 		{s.LivezGracePeriod < 0, "--livez-grace-period can not be a negative value"},
 		{s.RequestTimeout < 0, "--request-timeout can not be negative value"},
 		{s.MinRequestTimeout < 0, "--min-request-timeout can not be negative value"},
 		{s.ShutdownDelay < 0, "--shutdown-delay-duration can not be negative value"},
-		{s.ShutdownWatchTerminationGrace < 0, "shutdown-watch-termination-grace-period, if provided, can not be a negative value"},
+		{
+			s.ShutdownWatchTerminationGrace < 0,
+			"shutdown-watch-termination-grace-period, if provided, can not be a negative value",
+		},
 	} {
 		if check.wrong {
 			errs = append(errs, errors.New(check.message))
@@ -53,14 +59,15 @@ func validateDirectives(directives []string) []error {
 			errs = append(errs, errors.New("empty value in strict-transport-security-directives"))
 		case directive == "includeSubDomains", directive == "preload":
 		case name != "max-age" || !assigned || strings.Contains(value, "="):
-			errs = append(errs, fmt.Errorf("--strict-transport-security-directives %q invalid, allowed values: max-age=expireTime, includeSubDomains, preload", directive))
+			errs = append(errs, fmt.Errorf("--strict-transport-security-directives %q invalid, allowed values: "+
+				"max-age=expireTime, includeSubDomains, preload", directive))
 		}
 	}
 	return errs
 }
 
-// validateOrigins checks --cors-allowed-origins. A pattern that does not pin the start and end of the host would also
-// match other origins (CVE-2022-1996).
+// validateOrigins checks --cors-allowed-origins. A pattern that does not match the start and the end of the host would
+// also match other origins (CVE-2022-1996).
 func validateOrigins(patterns []string) []error {
 	var errs []error
 	for _, pattern := range patterns {
@@ -71,13 +78,16 @@ func validateOrigins(patterns []string) []error {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("--cors-allowed-origins has an invalid regular expression: %w", err))
 		case !pins(pattern):
-			errs = append(errs, fmt.Errorf(`--cors-allowed-origins has an invalid regular expression: %q does not pin to start/end of host in the origin header, as in "//example\.com(:|$)"`, pattern))
+			errs = append(errs,
+				fmt.Errorf(
+					`--cors-allowed-origins has an invalid regular expression: %q does not pin to start/end of host in the origin header, as in "//example\.com(:|$)"`, pattern,
+				))
 		}
 	}
 	return errs
 }
 
-// pins reports whether a pattern pins both the start and the end of the host.
+// pins reports whether a pattern matches both the start and the end of the host.
 func pins(pattern string) bool {
 	begins := strings.Contains(pattern, "^") || strings.Contains(pattern, "//")
 	return begins && strings.ContainsAny(pattern, "$:")

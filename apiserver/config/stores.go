@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// EtcdOverride stores a resource in another etcd.
+// EtcdOverride configures another etcd for a resource.
 type EtcdOverride struct {
-	// Resource may be "*": all resources of the group that have no override of their own.
+	// Resource is the resource. The name "*" means all resources of the group that have no override of their own.
 	Resource schema.GroupResource
 	Servers  []string
 }
@@ -20,7 +20,7 @@ type EtcdOverride struct {
 var errOverridesInvalid = errors.New("--etcd-servers-overrides invalid, must be of format: group/resource#servers, " +
 	"where servers are URLs, semicolon separated")
 
-// Overrides parses --etcd-servers-overrides. Of several overrides of a resource, the last one is in effect.
+// Overrides parses --etcd-servers-overrides. If a resource has several overrides, the last one applies.
 func (e *Etcd) Overrides() ([]EtcdOverride, error) {
 	var overrides []EtcdOverride
 	for _, override := range e.ServersOverrides {
@@ -37,7 +37,7 @@ func (e *Etcd) Overrides() ([]EtcdOverride, error) {
 	return overrides, nil
 }
 
-// Uncached parses --watch-cache-sizes and returns the resources with size 0. The other sizes have no effect, as in
+// Uncached parses --watch-cache-sizes and returns the resources with size 0. Other sizes have no effect, as in
 // kube-apiserver.
 func (e *Etcd) Uncached() (map[schema.GroupResource]bool, error) {
 	uncached := map[schema.GroupResource]bool{}
@@ -61,7 +61,7 @@ func (e *Etcd) Uncached() (map[schema.GroupResource]bool, error) {
 	return uncached, nil
 }
 
-// validateStores checks the flags of storage.
+// validateStores returns the errors in the flags of storage.
 func (c *Config) validateStores() []error {
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -82,7 +82,8 @@ func (c *Config) validateStores() []error {
 		refuse("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
 	}
 	if e.StorageMediaType != "" && !slices.Contains(storageMediaTypes, e.StorageMediaType) {
-		refuse("--storage-media-type %q invalid, allowed values: %s", e.StorageMediaType, strings.Join(storageMediaTypes, ", "))
+		refuse("--storage-media-type %q invalid, allowed values: %s", e.StorageMediaType,
+			strings.Join(storageMediaTypes, ", "))
 	}
 	if e.InitializationTimeout < 0 {
 		refuse("--storage-initialization-timeout can not be negative value")

@@ -4,7 +4,7 @@ import "github.com/spf13/pflag"
 
 // Tracing configures the export of OpenTelemetry traces.
 type Tracing struct {
-	ConfigFile string // with a TracingConfiguration; empty: no traces are exported
+	ConfigFile string // file with a TracingConfiguration; empty: no traces are exported
 }
 
 func (t *Tracing) flags(f *pflag.FlagSet) {

@@ -13,13 +13,15 @@ import (
 // unimplementedFlag is a flag of kube-apiserver that this server parses but does not implement.
 type unimplementedFlag struct {
 	name     string
-	kind     string // pflag's name of the type
+	kind     string // name of the type in pflag
 	standard string // kube-apiserver's default, as pflag prints it
-	// check returns an error for values of the right type that kube-apiserver rejects. It is nil if there are none.
+	// check returns an error for values of the correct type that kube-apiserver rejects. It is nil if kube-apiserver
+	// accepts all values.
 	check func(value string) error
 }
 
-// alphaFlags have a feature gate that cannot be switched on here: as in kube-apiserver without the gate, they are refused.
+// alphaFlags has flags that require a feature gate which this server does not support. They are rejected, as
+// kube-apiserver rejects them while the feature gate is disabled.
 var alphaFlags = []unimplementedFlag{
 	{"log-json-info-buffer-size", "string", "0", isAlphaLogging},
 	{"log-json-split-stream", "bool", "false", isAlphaLogging},
@@ -27,13 +29,13 @@ var alphaFlags = []unimplementedFlag{
 	{"log-text-split-stream", "bool", "false", isAlphaLogging},
 }
 
-// ineffectiveFlags have no effect in kube-apiserver either.
+// ineffectiveFlags has flags that have no effect in kube-apiserver either.
 var ineffectiveFlags = []unimplementedFlag{
 	{"default-watch-cache-size", "int", "100", nil},
 	{"kubelet-read-only-port", "uint", "10255", nil},
 }
 
-// FlagStatus returns a note about a flag that has no effect; empty: the flag works.
+// FlagStatus returns a note about a flag that has no effect, or "" if the flag has an effect.
 func FlagStatus(name string) string {
 	has := func(flags []unimplementedFlag) *unimplementedFlag {
 		if i := slices.IndexFunc(flags, func(f unimplementedFlag) bool { return f.name == name }); i >= 0 {
@@ -50,7 +52,7 @@ func FlagStatus(name string) string {
 	return ""
 }
 
-// unimplementedValue is the pflag.Value of a flag without effect. It checks the value.
+// unimplementedValue is the pflag.Value of a flag without effect. It validates the value.
 type unimplementedValue struct {
 	unimplementedFlag
 	value string
@@ -75,16 +77,17 @@ func (v *unimplementedValue) Set(value string) error {
 		}
 	}
 	if v.isSet() && v.kind == "stringSlice" {
-		return nil // occurrences add up: that the last one is empty does not make the flag unset
+		// Occurrences of the flag are combined; an empty last occurrence does not unset the flag.
+		return nil
 	}
 	v.value = value
 	return nil
 }
 
-// isSet reports whether the flag has another value than the default.
+// isSet reports whether the value of the flag differs from the default.
 func (v *unimplementedValue) isSet() bool { return canonical(v.kind, v.String()) != v.standard }
 
-// canonical returns a value that parseAs accepts as pflag prints it.
+// canonical returns a value that parseAs accepts in the form in which pflag prints it.
 func canonical(kind, value string) string {
 	switch kind {
 	case "bool":
@@ -111,7 +114,7 @@ func canonical(kind, value string) string {
 	return value
 }
 
-// parseAs reports whether pflag would accept a value for a flag of a type.
+// parseAs returns an error if pflag would reject a value for a flag of the given type.
 func parseAs(kind, value string) (err error) {
 	switch kind {
 	case "bool":
@@ -156,5 +159,5 @@ func (c *Config) unimplementedFlag(f *pflag.FlagSet, flag unimplementedFlag, usa
 	}
 }
 
-// isAlphaLogging rejects all values.
+// isAlphaLogging rejects every value.
 func isAlphaLogging(string) error { return errors.New("feature LoggingAlphaOptions is disabled") }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The bounds of --service-account-max-token-expiration.
+// These are the bounds of --service-account-max-token-expiration.
 const (
 	leastTokenLife = time.Hour
 	mostTokenLife  = 1 << 32 * time.Second
@@ -15,7 +15,7 @@ const (
 // storageMediaTypes are the values that kube-apiserver accepts for --storage-media-type.
 var storageMediaTypes = []string{"application/json", "application/vnd.kubernetes.protobuf", "application/yaml"}
 
-// Validate returns all errors in the configuration. They name the flags.
+// Validate returns all errors in the configuration. The errors contain the names of the flags.
 func (c *Config) Validate() error {
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -43,17 +43,19 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// validateFairness rejects priority and fairness without its API or without seats.
+// validateFairness returns an error if priority and fairness is enabled without its API or without seats.
 func (c *Config) validateFairness() []error {
 	l := c.Limits
 	if !l.PriorityAndFairness {
 		return nil
 	}
 	if l.MaxRequestsInFlight+l.MaxMutatingRequestsInFlight <= 0 && !c.Extension.Enabled() {
-		return []error{fmt.Errorf("invalid configuration: MaxRequestsInFlight=%d and MaxMutatingRequestsInFlight=%d; they must add up to something positive",
+		return []error{fmt.Errorf("invalid configuration: MaxRequestsInFlight=%d and MaxMutatingRequestsInFlight=%d; they "+
+			"must add up to something positive",
 			l.MaxRequestsInFlight, l.MaxMutatingRequestsInFlight)}
 	}
-	for _, api := range []string{"flowcontrol.apiserver.k8s.io/v1", "api/ga", "api/all"} { // in kube-apiserver's order
+	// The keys are in kube-apiserver's order.
+	for _, api := range []string{"flowcontrol.apiserver.k8s.io/v1", "api/ga", "api/all"} {
 		switch c.API.RuntimeConfig[api] {
 		case "true":
 			return nil

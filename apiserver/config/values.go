@@ -9,7 +9,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
-// switches is the value of --runtime-config. A switch without a value is true: "api/all=true,apps/v1".
+// switches is the value of --runtime-config, for example "api/all=true,apps/v1". A key without a value is true.
 type switches struct {
 	*cliflag.ConfigurationMap
 }
@@ -21,7 +21,7 @@ func newSwitches(into *map[string]string) switches {
 	return switches{(*cliflag.ConfigurationMap)(into)}
 }
 
-// Set accepts an empty list, which installers pass.
+// Set implements pflag.Value. It accepts an empty list, which installers pass.
 func (s switches) Set(value string) error {
 	if value == "" {
 		return nil
@@ -29,7 +29,7 @@ func (s switches) Set(value string) error {
 	return s.ConfigurationMap.Set(value)
 }
 
-// vmoduleValue is the value of --vmodule, checked as klog does.
+// vmoduleValue is the value of --vmodule. It is validated as by klog.
 type vmoduleValue string
 
 func (v *vmoduleValue) String() string { return string(*v) }
@@ -43,7 +43,7 @@ func (v *vmoduleValue) Set(value string) error {
 	return nil
 }
 
-// secondsValue is a duration given in whole seconds.
+// secondsValue is a duration in whole seconds.
 type secondsValue time.Duration
 
 func (v *secondsValue) String() string { return strconv.Itoa(int(time.Duration(*v) / time.Second)) }

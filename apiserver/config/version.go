@@ -11,7 +11,7 @@ import (
 // KubernetesPatch is the patch version of this server's Kubernetes version.
 const KubernetesPatch = "3"
 
-// Values of API.Version that print the version instead of running a server.
+// These values of API.Version print the version instead of running a server.
 const (
 	PrintVersion    = "true"
 	PrintRawVersion = "raw"
@@ -22,8 +22,8 @@ func DefaultVersion() string {
 	return "v" + KubernetesMajor + "." + KubernetesMinor + "." + KubernetesPatch + "+quorate"
 }
 
-// versionValue mirrors component-base's verflag: a boolean, raw, or a version that replaces the default one and has the same
-// major, minor and patch version.
+// versionValue mirrors component-base's verflag: a boolean, "raw", or a version that replaces the default version and
+// has the same major, minor and patch version.
 type versionValue string
 
 // Set implements pflag.Value.

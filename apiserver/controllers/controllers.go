@@ -1,7 +1,7 @@
-// Package controllers runs the controllers of kube-controller-manager that a control plane without one still needs:
-// namespace deletion, garbage collection, default service accounts, resource quota usage, ClusterRole aggregation and type
-// checking of ValidatingAdmissionPolicies.
-// One replica at a time runs them, elected by a Lease; they are clients of this server and read its watch cache.
+// Package controllers runs controllers of kube-controller-manager that a cluster needs even if kube-controller-manager
+// does not run: namespace deletion, garbage collection, default service accounts, resource quota usage, ClusterRole
+// aggregation and type checking of ValidatingAdmissionPolicies. A Lease elects the replica that runs them. The
+// controllers are clients of this server, and their informers read its watch cache.
 package controllers
 
 import (
@@ -39,7 +39,7 @@ func Names() []string {
 	return []string{ClusterRoleAggregation, GarbageCollector, Namespace, ResourceQuota, ServiceAccount, PolicyStatus}
 }
 
-// Check rejects unknown names.
+// Check returns an error if a name is not the name of a controller.
 func Check(names []string) error {
 	for _, name := range names {
 		if name != All && !slices.Contains(Names(), name) {
@@ -89,8 +89,8 @@ func Run(ctx context.Context, options Options) error {
 	return nil
 }
 
-// runElection is one election and, if this replica wins, its term. It returns when the lease is lost, or is released
-// because the controllers failed to start.
+// runElection takes part in one election. If this replica wins, it runs the controllers. It returns when the lease is
+// lost, or is released because the controllers failed to start.
 func runElection(ctx context.Context, client kubernetes.Interface, options Options) error {
 	term, resign := context.WithCancelCause(ctx)
 	defer resign(nil)
@@ -117,8 +117,8 @@ func runElection(ctx context.Context, client kubernetes.Interface, options Optio
 	return context.Cause(term)
 }
 
-// releaseLease releases the lease if this replica holds it. The elector's own release fails when it conflicts with a
-// renewal in flight.
+// releaseLease releases the lease if this replica holds it. The elector also releases it, but fails if the release
+// conflicts with a renewal in progress.
 func releaseLease(ctx context.Context, lock resourcelock.Interface, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, renewDeadline)
 	defer cancel()
@@ -131,7 +131,8 @@ func releaseLease(ctx context.Context, lock resourcelock.Interface, now time.Tim
 			return err
 		}
 		free := resourcelock.LeaderElectionRecord{
-			LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: metav1.NewTime(now), AcquireTime: metav1.NewTime(now),
+			LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: metav1.NewTime(now),
+			AcquireTime: metav1.NewTime(now),
 		}
 		return lock.Update(ctx, free)
 	})

@@ -29,7 +29,7 @@ import (
 	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
 )
 
-// Defaults of kube-controller-manager.
+// These are defaults of kube-controller-manager.
 const (
 	namespaceWorkers   = 10
 	collectorWorkers   = 20
@@ -102,18 +102,19 @@ func newTerm(options Options) (*leaderTerm, error) {
 	}, nil
 }
 
-// anyInformers returns a factory for informers of any resource.
+// anyInformers returns a factory for informers of built-in kinds and custom resources.
 func (t *leaderTerm) anyInformers() informerfactory.InformerFactory {
 	return informerfactory.NewInformerFactory(t.typed, t.partial)
 }
 
-// newMapper returns a mapper that the controller resets.
+// newMapper returns a RESTMapper with cached discovery. The controller that uses it must reset it.
 func (t *leaderTerm) newMapper() *restmapper.DeferredDiscoveryRESTMapper {
 	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(t.client.Discovery()))
 }
 
 func (t *leaderTerm) startNamespace(ctx context.Context) error {
-	c := namespace.NewNamespaceController(ctx, t.client, t.metadata, t.client.Discovery().ServerPreferredNamespacedResources,
+	c := namespace.NewNamespaceController(ctx, t.client, t.metadata,
+		t.client.Discovery().ServerPreferredNamespacedResources,
 		t.typed.Core().V1().Namespaces(), finalizeResync, corev1.FinalizerKubernetes)
 	go c.Run(ctx, namespaceWorkers)
 	return nil
@@ -131,8 +132,8 @@ func (t *leaderTerm) startCollector(ctx context.Context) error {
 }
 
 func (t *leaderTerm) startServiceAccount(ctx context.Context) error {
-	c, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx), t.typed.Core().V1().ServiceAccounts(), t.typed.Core().V1().Namespaces(),
-		t.client, serviceaccount.DefaultServiceAccountsControllerOptions())
+	c, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx), t.typed.Core().V1().ServiceAccounts(),
+		t.typed.Core().V1().Namespaces(), t.client, serviceaccount.DefaultServiceAccountsControllerOptions())
 	if err != nil {
 		return err
 	}
@@ -141,7 +142,8 @@ func (t *leaderTerm) startServiceAccount(ctx context.Context) error {
 }
 
 func (t *leaderTerm) startQuota(ctx context.Context) error {
-	usage, err := quotainstall.NewQuotaConfigurationForControllers(generic.ListerFuncForResourceFunc(t.typed.ForResource), t.typed)
+	usage, err := quotainstall.NewQuotaConfigurationForControllers(generic.ListerFuncForResourceFunc(t.typed.ForResource),
+		t.typed)
 	if err != nil {
 		return err
 	}
@@ -172,12 +174,14 @@ func (t *leaderTerm) startAggregation(ctx context.Context) error {
 	return nil
 }
 
-// startPolicyStatus reads the types of built-in kinds from OpenAPI too. kube-controller-manager links their definitions.
+// startPolicyStatus starts the type checking of ValidatingAdmissionPolicies. It reads the types of all kinds from
+// OpenAPI; kube-controller-manager has the types of built-in kinds compiled in.
 func (t *leaderTerm) startPolicyStatus(ctx context.Context) error {
-	c, err := validatingadmissionpolicystatus.NewController(t.typed.Admissionregistration().V1().ValidatingAdmissionPolicies(),
-		t.client.AdmissionregistrationV1().ValidatingAdmissionPolicies(), &validatingpolicy.TypeChecker{
-			SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: t.client.Discovery()}, RestMapper: t.newMapper(),
-		})
+	c, err :=
+		validatingadmissionpolicystatus.NewController(t.typed.Admissionregistration().V1().ValidatingAdmissionPolicies(),
+			t.client.AdmissionregistrationV1().ValidatingAdmissionPolicies(), &validatingpolicy.TypeChecker{
+				SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: t.client.Discovery()}, RestMapper: t.newMapper(),
+			})
 	if err != nil {
 		return err
 	}

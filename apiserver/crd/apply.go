@@ -11,12 +11,15 @@ import (
 	"quorate.dev/apiserver/lazy"
 )
 
-// types is the type converter of all versions of a custom resource, created on first use.
+// types creates the type converter of all versions of a custom resource on first use. It must not be copied.
 type types struct {
 	converter lazy.Value[managedfields.TypeConverter]
 }
 
-// typeConverter covers all versions: managed fields may be recorded in any of them.
+// typeConverter returns the type converter of the field managers. It covers all versions, because managed fields may be
+// recorded in any of them, and Scale. It mirrors buildOpenAPIModelsForApply of apiextensions-apiserver, which merges
+// the schemas into the static OpenAPI models of the server; here only the models of metadata and Scale are added. It is
+// built on first use and dropped when it is idle.
 func (c *custom) typeConverter() (managedfields.TypeConverter, error) {
 	return c.types.converter.Get(c.idle, func() (managedfields.TypeConverter, error) {
 		models := metadataModels()
@@ -36,8 +39,11 @@ func (c *custom) typeConverter() (managedfields.TypeConverter, error) {
 	})
 }
 
-// fieldManager returns a function that returns the field manager of an endpoint, created on first use.
-func (v *version) fieldManager(kind schema.GroupVersionKind, subresource string, reset map[fieldpath.APIVersion]*fieldpath.Set) func() (*managedfields.FieldManager, error) {
+// fieldManager returns a function that returns the field manager of an endpoint, created on first use. reset has the
+// fields, by version, that writes to the endpoint do not change; the manager never becomes their owner.
+func (v *version) fieldManager(
+	kind schema.GroupVersionKind, subresource string, reset map[fieldpath.APIVersion]*fieldpath.Set,
+) func() (*managedfields.FieldManager, error) {
 	made := &lazy.Value[*managedfields.FieldManager]{}
 	return func() (*managedfields.FieldManager, error) {
 		return made.Get(v.of.idle, func() (*managedfields.FieldManager, error) {
@@ -45,12 +51,14 @@ func (v *version) fieldManager(kind schema.GroupVersionKind, subresource string,
 			if err != nil {
 				return nil, err
 			}
-			return managedfields.NewDefaultCRDFieldManager(converter, v.of, v.of, v.of, kind, v.kind.GroupVersion(), subresource, fieldpath.NewExcludeFilterSetMap(reset))
+			return managedfields.NewDefaultCRDFieldManager(converter, v.of, v.of, v.of, kind, v.kind.GroupVersion(), subresource,
+				fieldpath.NewExcludeFilterSetMap(reset))
 		})
 	}
 }
 
-// resetFields are the fields that writes to the main endpoint do not change.
+// resetFields returns the fields that writes to the main endpoint do not change: status, in the versions that have it
+// as a subresource. It mirrors GetResetFields of customResourceStrategy for all versions together.
 func (c *custom) resetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	reset := map[fieldpath.APIVersion]*fieldpath.Set{}
 	for _, v := range c.versions {
@@ -61,7 +69,8 @@ func (c *custom) resetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return reset
 }
 
-// statusResetFields are the fields that writes to the status subresource do not change.
+// statusResetFields returns the fields that writes to the status subresource do not change. As upstream, it names only
+// metadata and spec, although statusStrategy keeps all other top-level fields too.
 func (c *custom) statusResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	reset := map[fieldpath.APIVersion]*fieldpath.Set{}
 	for _, v := range c.versions {
@@ -73,13 +82,14 @@ func (c *custom) statusResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return reset
 }
 
-// metadataModels are the models of object metadata, reduced to their structure, which is all that merging needs.
+// metadataModels returns the OpenAPI models of object metadata. They have only the structure, because merging of
+// managed fields needs nothing else.
 func metadataModels() map[string]*spec.Schema {
 	const prefix = "io.k8s.apimachinery.pkg.apis.meta.v1."
 	time := spec.DateTimeProperty()
 	owner := object(map[string]*spec.Schema{
-		"apiVersion": spec.StringProperty(), "kind": spec.StringProperty(), "name": spec.StringProperty(), "uid": spec.StringProperty(),
-		"controller": spec.BooleanProperty(), "blockOwnerDeletion": spec.BooleanProperty(),
+		"apiVersion": spec.StringProperty(), "kind": spec.StringProperty(), "name": spec.StringProperty(),
+		"uid": spec.StringProperty(), "controller": spec.BooleanProperty(), "blockOwnerDeletion": spec.BooleanProperty(),
 	})
 	owner.AddExtension("x-kubernetes-map-type", "atomic")
 	owners := spec.ArrayProperty(spec.RefSchema(V3.Reference(prefix + "OwnerReference")))
@@ -107,7 +117,7 @@ func metadataModels() map[string]*spec.Schema {
 	}
 }
 
-// scaleModel is the structure of autoscaling/v1 Scale.
+// scaleModel returns the structure of autoscaling/v1 Scale, the kind of the scale subresource.
 func scaleModel() *spec.Schema {
 	s := object(map[string]*spec.Schema{
 		"apiVersion": spec.StringProperty(), "kind": spec.StringProperty(),
@@ -115,7 +125,9 @@ func scaleModel() *spec.Schema {
 		"spec":     object(map[string]*spec.Schema{"replicas": spec.Int32Property()}),
 		"status":   object(map[string]*spec.Schema{"replicas": spec.Int32Property(), "selector": spec.StringProperty()}),
 	})
-	s.AddExtension(extensionKind, []any{map[string]any{"group": ScaleKind.Group, "version": ScaleKind.Version, "kind": ScaleKind.Kind}})
+	s.AddExtension(extensionKind, []any{
+		map[string]any{"group": ScaleKind.Group, "version": ScaleKind.Version, "kind": ScaleKind.Kind},
+	})
 	return s
 }
 

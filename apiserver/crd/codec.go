@@ -16,23 +16,30 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// customCodec is the resource.Codec of one served version. Its internal version is an unstructured object in that
-// version.
+// customCodec is the resource.Codec of one served version of a custom resource. As its internal version, it uses
+// unstructured objects in the served version, so that External and Internal only copy. It takes the place of the chain
+// of codecs in crdHandler: schemaCoercingDecoder, schemaCoercingConverter, unstructuredDefaulter. All methods are safe
+// for concurrent use.
 type customCodec struct {
 	version *version
 }
 
 var _ resource.Codec = (*customCodec)(nil)
 
+// New implements resource.Codec. Unlike an empty object of a Go type, the object declares its kind, by which upstream's
+// code recognizes it.
 func (m *customCodec) New() runtime.Object {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(m.version.kind)
 	return object
 }
 
+// NewExternal implements resource.Codec.
 func (m *customCodec) NewExternal() runtime.Object { return m.New() }
 
-// Load decodes a stored object, coerces and defaults it with the schema of its stored version, and converts it.
+// Load decodes a stored object, coerces and defaults it with the schema of its stored version, and converts it. The
+// converted object is pruned with the schema of the requested version, but gets no defaults of that version, as in
+// apiextensions-apiserver.
 func (m *customCodec) Load(ctx context.Context, stored []byte) (runtime.Object, error) {
 	object, err := m.decodeStored(stored)
 	if err != nil || object.GroupVersionKind().GroupVersion() == m.version.kind.GroupVersion() {
@@ -48,7 +55,8 @@ func (m *customCodec) Load(ctx context.Context, stored []byte) (runtime.Object, 
 	return object, nil
 }
 
-// decodeStored returns the object in the version it is stored in, with defaults.
+// decodeStored returns the object in the version that it is stored in, with defaults. It repairs metadata that a former
+// release would not have validated: a stored object must remain readable, or else it could not even be deleted.
 func (m *customCodec) decodeStored(stored []byte) (*unstructured.Unstructured, error) {
 	object := &unstructured.Unstructured{}
 	if err := object.UnmarshalJSON(stored); err != nil {
@@ -64,13 +72,17 @@ func (m *customCodec) decodeStored(stored []byte) (*unstructured.Unstructured, e
 	return object, nil
 }
 
+// LoadExternal implements resource.Codec. The internal version is the served one.
 func (m *customCodec) LoadExternal(ctx context.Context, stored []byte) (runtime.Object, error) {
 	return m.Load(ctx, stored)
 }
 
-// LoadAll implements resource.Codec.
+// LoadAll implements resource.Codec. It calls the webhook once for each stored version instead of once for each object.
+// The result ends before the first object that cannot be loaded.
 func (m *customCodec) LoadAll(ctx context.Context, stored [][]byte) ([]runtime.Object, error) {
-	loading := &loading{of: m.version.of, to: m.version.kind.GroupVersion(), objects: make([]*unstructured.Unstructured, len(stored))}
+	loading := &loading{
+		of: m.version.of, to: m.version.kind.GroupVersion(), objects: make([]*unstructured.Unstructured, len(stored)),
+	}
 	for i, data := range stored {
 		object, err := m.decodeStored(data)
 		if err != nil {
@@ -90,13 +102,14 @@ func (m *customCodec) LoadAll(ctx context.Context, stored [][]byte) ([]runtime.O
 	return objects, loading.err
 }
 
-// Remote implements resource.Codec.
+// Remote implements resource.Codec. It is called for each entry of a list, and therefore reads only apiVersion.
 func (m *customCodec) Remote(stored []byte) bool {
 	return m.version.of.webhook != nil && !m.isStoredAs(stored)
 }
 
-// isStoredAs reports whether stored bytes are an object of this version. Encoders sort fields, so that apiVersion is the
-// first.
+// isStoredAs reports whether stored bytes are an object of this version. Encoders sort fields, so that apiVersion is
+// usually the first field and need not be searched. Bytes that are no JSON object are of no version; decoding them
+// reports the error.
 func (m *customCodec) isStoredAs(stored []byte) bool {
 	const start = `{"apiVersion":"`
 	if rest, ok := bytes.CutPrefix(stored, []byte(start)); ok {
@@ -104,13 +117,15 @@ func (m *customCodec) isStoredAs(stored []byte) bool {
 			return string(rest[:end]) == m.version.apiVersion
 		}
 	}
-	var object map[string]stdjson.RawMessage // a struct's fields would match in any case
+	var object map[string]stdjson.RawMessage // a map, because field names of a struct would match in any case
 	var version string
 	return stdjson.Unmarshal(stored, &object) == nil && stdjson.Unmarshal(object["apiVersion"], &version) == nil &&
 		version == m.version.apiVersion
 }
 
-// Store encodes in the storage version, without resourceVersion.
+// Store encodes an object in the storage version. The caller has removed the resourceVersion. If the object is in
+// another version, it is converted, by the webhook if there is one, and pruned with the schema of the storage version.
+// The object itself does not change.
 func (m *customCodec) Store(ctx context.Context, internal runtime.Object) ([]byte, error) {
 	object, ok := internal.(*unstructured.Unstructured)
 	if !ok {
@@ -130,7 +145,7 @@ func (m *customCodec) Store(ctx context.Context, internal runtime.Object) ([]byt
 	return encodeStored(converted)
 }
 
-// encodeStored encodes an object in its stored version.
+// encodeStored encodes an object that is in the storage version. It returns an error if the result is too large.
 func encodeStored(object *unstructured.Unstructured) ([]byte, error) {
 	data, err := runtime.Encode(unstructured.UnstructuredJSONScheme, object)
 	if err == nil && len(data) > maxObject {
@@ -139,15 +154,17 @@ func encodeStored(object *unstructured.Unstructured) ([]byte, error) {
 	return data, err
 }
 
+// External implements resource.Codec.
 func (m *customCodec) External(internal runtime.Object) (runtime.Object, error) {
 	return m.same(internal)
 }
 
+// Internal implements resource.Codec.
 func (m *customCodec) Internal(external runtime.Object) (runtime.Object, error) {
 	return m.same(external)
 }
 
-// same copies an object: internal and external form are equal.
+// same returns a copy of an object, because the internal version and the served version are equal.
 func (m *customCodec) same(object runtime.Object) (runtime.Object, error) {
 	custom, ok := object.(*unstructured.Unstructured)
 	if !ok {
@@ -156,14 +173,21 @@ func (m *customCodec) same(object runtime.Object) (runtime.Object, error) {
 	return custom.DeepCopy(), nil
 }
 
-func (m *customCodec) Decode(body []byte, mediaType string, validation resource.FieldValidation) (runtime.Object, schema.GroupVersionKind, []error, error) {
+// Decode implements resource.Codec. Errors of strict decoding are returned separately, for warnings or a rejection: the
+// duplicate fields that the decoder has found, and the unknown fields that coerce has dropped. The kind that the body
+// declares is returned even with an error, because the caller's message names it.
+func (m *customCodec) Decode(
+	body []byte, mediaType string, validation resource.FieldValidation,
+) (runtime.Object, schema.GroupVersionKind, []error, error) {
 	options := json.SerializerOptions{Strict: validation != resource.Ignore}
 	switch mediaType {
 	case runtime.ContentTypeJSON:
 	case runtime.ContentTypeYAML:
 		options.Yaml = true
 	default:
-		return nil, schema.GroupVersionKind{}, nil, errors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "", schema.GroupResource{}, "", "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml", 0, false)
+		return nil, schema.GroupVersionKind{}, nil, errors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "",
+			schema.GroupResource{}, "", "the body of the request was in an unknown format - accepted media types include: "+
+				"application/json, application/yaml", 0, false)
 	}
 	object := &unstructured.Unstructured{}
 	decoder := json.NewSerializerWithOptions(json.DefaultMetaFactory, nil, typer{}, options)
@@ -193,14 +217,19 @@ func (m *customCodec) Decode(body []byte, mediaType string, validation resource.
 	return object, declared, strict, nil
 }
 
-func (m *customCodec) DecodePatched(patched []byte, validation resource.FieldValidation) (runtime.Object, []error, error) {
+// DecodePatched implements resource.Codec.
+func (m *customCodec) DecodePatched(
+	patched []byte, validation resource.FieldValidation,
+) (runtime.Object, []error, error) {
 	object, _, strict, err := m.Decode(patched, runtime.ContentTypeJSON, validation)
 	return object, strict, err
 }
 
+// Default implements resource.Codec.
 func (m *customCodec) Default(external runtime.Object) { m.version.of.Default(external) }
 
-// typer returns the kind that an unstructured object declares.
+// typer returns the kind that an unstructured object declares, whether the kind exists or not: validation compares it
+// with the kind of the endpoint. It mirrors UnstructuredObjectTyper.
 type typer struct{}
 
 func (typer) ObjectKinds(object runtime.Object) ([]schema.GroupVersionKind, bool, error) {

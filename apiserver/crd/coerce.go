@@ -12,15 +12,18 @@ import (
 
 // coercion configures coerce.
 type coercion struct {
-	// repair drops malformed metadata and restores a missing generation, so that objects stored before validation
-	// existed stay readable.
+	// repair drops malformed metadata and sets a missing generation, so that objects can be read that were stored
+	// before these fields were validated.
 	repair bool
 	// track reports the paths of dropped fields.
 	track bool
 }
 
-// coerce does in place what decoding into Go types does: it types metadata, drops fields that are not in the schema,
-// and replaces null where it is not allowed.
+// coerce changes an unstructured object in the same way as decoding into Go types would: it validates the types of
+// metadata, drops fields that are not in the schema, and removes null values that the schema does not allow and for
+// which it has no default. It mirrors unstructuredSchemaCoercer.apply. It uses the schema of the version that the
+// object declares, whatever the version of the codec. Objects of other kinds, such as DeleteOptions, keep their
+// content.
 func (c *custom) coerce(object *unstructured.Unstructured, how coercion) (unknown []string, err error) {
 	kind, hasKind, err := unstructured.NestedString(object.Object, "kind")
 	if err != nil {
@@ -61,13 +64,16 @@ func (c *custom) coerce(object *unstructured.Unstructured, how coercion) (unknow
 	return unknown, nil
 }
 
+// repairGeneration sets the generation of objects that were stored by releases without generations of custom resources.
 func repairGeneration(metadata *metav1.ObjectMeta, how coercion) {
 	if how.repair && metadata != nil && metadata.Generation == 0 {
 		metadata.Generation = 1
 	}
 }
 
-// coerceContent coerces with the schema of a version. Without a version all fields are unknown.
+// coerceContent coerces an object with the schema of a version. If v is nil, because the object declares a version that
+// the CRD does not have, all fields are unknown. The root of the object is a resource: its apiVersion, kind and
+// metadata, which the schema need not contain, are removed and restored by the caller.
 func (c *custom) coerceContent(content map[string]any, v *version, how coercion) ([]string, error) {
 	var structural *structuralschema.Structural
 	if v != nil {
@@ -78,7 +84,8 @@ func (c *custom) coerceContent(content map[string]any, v *version, how coercion)
 	}
 	var unknown []string
 	if !c.preserve {
-		unknown = pruning.PruneWithOptions(content, structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: how.track})
+		unknown = pruning.PruneWithOptions(content, structural, true,
+			structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: how.track})
 		structuraldefaulting.PruneNonNullableNullsWithoutDefaults(content, structural)
 	}
 	fieldErr, paths := objectmeta.CoerceWithOptions(nil, content, structural, false, objectmeta.CoerceOptions{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -25,9 +26,12 @@ import (
 // Resource is the resource of CustomResourceDefinitions.
 var Resource = schema.GroupResource{Group: apiextensions.GroupName, Resource: "customresourcedefinitions"}
 
-// Follow calls handle for every object of a resource, existing and changed (nil: deleted), and synced after the
-// existing ones. It returns when the context ends.
-type Follow func(ctx context.Context, resource schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error
+// Follow watches a resource until the context ends. It calls handle for every existing object, then synced once, and
+// then handle for every changed object; a nil object means that the object was deleted. The calls come from one
+// goroutine, one at a time, and handle owns the object.
+type Follow func(
+	ctx context.Context, resource schema.GroupResource, handle func(key string, object runtime.Object), synced func(),
+) error
 
 // ControllerOptions configure a Controller.
 type ControllerOptions struct {
@@ -37,10 +41,10 @@ type ControllerOptions struct {
 	AwaitFollowed func(ctx context.Context) error
 	// Publish publishes the definitions of all served custom resources in the catalog.
 	Publish func(definitions []*resource.Definition)
-	// BuiltIn reports whether a resource is built in: deleting a CustomResourceDefinition of the same name must not
-	// delete its objects.
+	// BuiltIn reports whether a resource is built in. When a CustomResourceDefinition with the name of a built-in
+	// resource is deleted, the objects of that resource must not be deleted.
 	BuiltIn func(schema.GroupResource) bool
-	// Idle drops what definitions have built from their schemas when it is not used.
+	// Idle drops the schemas, validators and type converters of definitions that have not been used for some time.
 	Idle *lazy.Set
 	// Converters calls conversion webhooks.
 	Converters Converters
@@ -48,46 +52,50 @@ type ControllerOptions struct {
 	Logger     logr.Logger
 }
 
-// Controller reconciles CustomResourceDefinitions: it sets their conditions, publishes their definitions and deletes
-// the custom resources of deleted ones. Every replica runs one; every decision is a function of stored state, so they
-// agree.
+// Controller reconciles CustomResourceDefinitions: it sets their conditions, publishes their definitions, and deletes
+// the custom resources of deleted definitions. Every replica runs a Controller. All replicas make the same decisions,
+// because these depend only on stored state.
 type Controller struct {
 	ControllerOptions
 	builder *Builder
-	queue   workqueue.TypedRateLimitingInterface[string]
-	changed chan struct{} // capacity 1; published definitions are outdated
-	known   chan struct{} // closed when all existing definitions were observed
-	served  chan struct{} // closed when those were published
+	queue   workqueue.TypedRateLimitingInterface[string] // names of definitions whose status may have to be written
+	changed chan struct{}                                // capacity 1; published definitions are outdated
+	known   chan struct{}                                // closed when all existing definitions were observed
+	served  chan struct{}                                // closed when the existing definitions were published
 
+	// lock guards the fields below, except checked. It is not held while anything is built, published or written.
 	lock    sync.Mutex
-	records map[string]*record
-	// requested counts the changes to publish, inForce are those of them that are published.
+	records map[string]*record // by name of the definition
+	// requested counts the changes that must be published. inForce is the value of requested that the last publication
+	// included. Invariant: inForce <= requested.
 	requested, inForce int64
 	inForceChanged     chan struct{} // closed when inForce increases; nil: no caller waits for it
 
 	checked map[string]checkedSchemas // by name; used by work only
 }
 
-// checkedSchemas is the NonStructuralSchema condition of a definition at a revision; nil: none.
+// checkedSchemas caches the condition NonStructuralSchema of a definition at a revision. problem is nil if the schemas
+// are structural.
 type checkedSchemas struct {
 	revision string
 	problem  *condition
 }
 
-// record is the controller's state of one CustomResourceDefinition.
+// record is the controller's state of one CustomResourceDefinition, as it was last observed. It does not change once it
+// is in Controller.records.
 type record struct {
 	group       string
-	names       apiextensionsv1.CustomResourceDefinitionNames // accepted
-	accepted    bool                                          // all requested names
-	upToDate    bool                                          // the stored status is up to date
-	deleting    bool
+	names       apiextensionsv1.CustomResourceDefinitionNames // names that this definition owns (status.acceptedNames)
+	accepted    bool                                          // all requested names are accepted
+	upToDate    bool                                          // the stored status needs no write
+	deleting    bool                                          // the definition has a deletion timestamp
 	generation  int64
-	revision    string // of the definition
-	terminating bool
+	revision    string // resource.Definition.Revision of the definition
+	terminating bool   // deleting, or the condition Terminating is true
 	established bool
 	permission  *permission
-	// definition has served versions only if the condition Established is stored. nil: the names are not accepted, or
-	// it cannot be served.
+	// definition has served versions only if the condition Established is stored. It is nil if the names are not
+	// accepted, or if building the definition failed.
 	definition *resource.Definition
 }
 
@@ -111,25 +119,36 @@ func NewController(options ControllerOptions) (*Controller, error) {
 	}, nil
 }
 
-// Run reconciles until the context ends.
+// Run reconciles until the context ends. It runs three goroutines: its own observes definitions, one writes conditions,
+// and one publishes, so that a slow write to etcd does not delay what clients are served. A panic of the latter two
+// ends Run.
 func (c *Controller) Run(ctx context.Context) error {
-	var workers sync.WaitGroup
-	defer workers.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	workers.Go(func() { c.whenKnown(ctx, c.publishChanges) })
-	workers.Go(func() { c.whenKnown(ctx, c.work) })
-	workers.Go(func() {
-		<-ctx.Done()
-		c.queue.ShutDown()
-	})
-	if err := c.Follow(ctx, Resource, c.observe, c.observedAll); err != nil {
+	workers, ctx := errgroup.WithContext(ctx)
+	for _, work := range []func(context.Context){c.publishChanges, c.work} {
+		workers.Go(func() error {
+			return panics.Catch(func() error {
+				c.whenKnown(ctx, work)
+				return nil
+			})
+		})
+	}
+	defer context.AfterFunc(ctx, c.queue.ShutDown)()
+	err := c.Follow(ctx, Resource, c.observe, c.observedAll)
+	cancel()
+	c.queue.ShutDown()
+	if panicked := workers.Wait(); panicked != nil {
+		return panicked
+	}
+	if err != nil {
 		return fmt.Errorf("follow CustomResourceDefinitions: %w", err)
 	}
 	return nil
 }
 
-// whenKnown delays name decisions and publishing until all existing definitions are known.
+// whenKnown calls do when all existing definitions have been observed. Earlier, names could be accepted that another
+// definition owns, and an incomplete set of definitions could be published.
 func (c *Controller) whenKnown(ctx context.Context, do func(context.Context)) {
 	select {
 	case <-ctx.Done():
@@ -138,7 +157,11 @@ func (c *Controller) whenKnown(ctx context.Context, do func(context.Context)) {
 	}
 }
 
-// observe stores the state of a definition.
+// observe stores the state of a definition. The only caller is the goroutine of Follow, so that nothing changes between
+// reading the previous record and storing the next one. The definition is built outside of the lock, without compiling
+// a schema. observe never waits for storage.
+//
+// Any change of names may resolve a conflict of other definitions of the group, which are queued again.
 func (c *Controller) observe(key string, object runtime.Object) {
 	if object == nil {
 		c.removeRecord(key)
@@ -166,9 +189,10 @@ func (c *Controller) observe(key string, object runtime.Object) {
 	if previous != nil && previous.generation != next.generation {
 		next.upToDate = false
 	}
-	// Retries of a deletion have their own times: an event of what a retry has stored must not cause the next.
-	if beginsDeletion := next.deleting && (previous == nil || !previous.deleting || previous.permission != next.permission); beginsDeletion ||
-		!next.deleting && !next.upToDate {
+	// work schedules the retries of a deletion. They write the status; the events of these writes must not queue the
+	// definition again.
+	continues := previous != nil && previous.deleting && previous.permission == next.permission
+	if next.deleting && !continues || !next.deleting && !next.upToDate {
 		c.queue.Add(crd.Name)
 	}
 	if previous == nil || !slices.Equal(allNames(previous.names), allNames(next.names)) {
@@ -176,24 +200,29 @@ func (c *Controller) observe(key string, object runtime.Object) {
 	}
 }
 
+// record returns the record of a definition, nil if it has none.
 func (c *Controller) record(name string) *record {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	return c.records[name]
 }
 
-// keepDefinition takes over the definition of the previous record, which may be nil, if it is still right. It is after
-// most status updates.
+// keepDefinition reuses the definition of the previous record if nothing that it depends on has changed, as is the case
+// after most status updates. It reports whether it did. previous may be nil. A definition that is kept is the same
+// pointer, by which the catalog, the watch cache and discovery recognize that nothing has changed.
 func (r *record) keepDefinition(previous *record) bool {
 	if previous == nil || previous.definition == nil || previous.definition.Revision != r.revision ||
-		previous.definition.Terminating != r.terminating || previous.established != r.established || !slices.Equal(allNames(previous.names), allNames(r.names)) {
+		previous.definition.Terminating != r.terminating || previous.established != r.established ||
+		!slices.Equal(allNames(previous.names), allNames(r.names)) {
 		return false
 	}
 	r.definition = previous.definition
 	return true
 }
 
-// define sets the definition. A status update does not change the revision since which it is in force.
+// define builds the definition. If only the status has changed, the definition keeps the revision since which it is in
+// force (Since), so that watches of clients do not expire. If it cannot be built, the definition stays nil: the
+// resource is not served, and Established is not set.
 func (r *record) define(builder *Builder, object runtime.Object, previous *record, logger logr.Logger) {
 	crd, err := external(object)
 	if err == nil {
@@ -215,7 +244,9 @@ func (r *record) define(builder *Builder, object runtime.Object, previous *recor
 	}
 }
 
-// describe returns the record of a definition.
+// describe returns the record of a definition, without resource.Definition. crd is an outline: it has no schemas. The
+// permission is updated here, before the new catalog is published: it is shared with the former definition, whose
+// requests then depend on the latest revision too.
 func describe(crd *apiextensionsv1.CustomResourceDefinition, previous *record) *record {
 	r := &record{
 		group:       crd.Spec.Group,
@@ -233,10 +264,10 @@ func describe(crd *apiextensionsv1.CustomResourceDefinition, previous *record) *
 	return r
 }
 
-// definable reports whether objects can have been stored, or can be soon.
+// definable reports whether custom resources of the definition may be stored, or may be stored soon.
 func (r *record) definable() bool { return r.established || r.accepted || r.deleting }
 
-// removeRecord drops a deleted definition, which releases its names.
+// removeRecord drops the record of a deleted definition, and releases the names that it has accepted.
 func (c *Controller) removeRecord(key string) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -249,7 +280,8 @@ func (c *Controller) removeRecord(key string) {
 	c.requeueConflicting(previous.group, key)
 }
 
-// requeueConflicting queues the definitions of a group whose names are not all accepted.
+// requeueConflicting queues the definitions of a group whose names are not all accepted (requeueAllOtherGroupCRDs of
+// NamingConditionController). The caller holds the lock.
 func (c *Controller) requeueConflicting(group, except string) {
 	for name, r := range c.records {
 		if r.group == group && name != except && !r.upToDate {
@@ -258,7 +290,8 @@ func (c *Controller) requeueConflicting(group, except string) {
 	}
 }
 
-// observedAll is called after every restart of Follow.
+// observedAll is called when Follow has observed all existing definitions, also after each restart of Follow. It
+// requests a publication even if there are no definitions, because Synced must become true.
 func (c *Controller) observedAll() {
 	closeOnce(c.known)
 	c.lock.Lock()
@@ -273,7 +306,7 @@ func (c *Controller) Known() <-chan struct{} { return c.known }
 // Synced returns a channel that is closed when all definitions that existed at the start were published.
 func (c *Controller) Synced() <-chan struct{} { return c.served }
 
-// closeOnce is not safe for concurrent use on one channel.
+// closeOnce closes the channel if it is open. It must not be called concurrently for the same channel.
 func closeOnce(channel chan struct{}) {
 	select {
 	case <-channel:
@@ -282,7 +315,8 @@ func closeOnce(channel chan struct{}) {
 	}
 }
 
-// requestPublish requests publishing. Requests during a publication are merged. The caller holds the lock.
+// requestPublish wakes the goroutine that publishes. Changes during a publication are merged into the next one. The
+// caller holds the lock.
 func (c *Controller) requestPublish() {
 	c.requested++
 	select {
@@ -291,6 +325,9 @@ func (c *Controller) requestPublish() {
 	}
 }
 
+// publishChanges publishes after each request until ctx ends. One publication takes time proportional to the number of
+// all definitions, so that a burst of changes, such as the installation of 100 definitions, must not cause one for
+// each.
 func (c *Controller) publishChanges(ctx context.Context) {
 	for {
 		select {
@@ -302,7 +339,8 @@ func (c *Controller) publishChanges(ctx context.Context) {
 	}
 }
 
-// publish publishes all definitions in the order of their names.
+// publish publishes all definitions in the order of their names. inForce is set after Publish has returned, so that a
+// request that Await releases finds the definitions in the catalog.
 func (c *Controller) publish() {
 	definitions, requested := c.definitions()
 	c.Publish(definitions)
@@ -354,7 +392,7 @@ func (c *Controller) awaitPublished(ctx context.Context) error {
 	}
 }
 
-// awaitInForce returns nil if so many changes are published, else a channel that is closed when more are.
+// awaitInForce returns nil if inForce has reached requested, else a channel that is closed when inForce increases.
 func (c *Controller) awaitInForce(requested int64) <-chan struct{} {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -367,7 +405,9 @@ func (c *Controller) awaitInForce(requested int64) <-chan struct{} {
 	return c.inForceChanged
 }
 
-// work reconciles queued definitions one at a time.
+// work reconciles queued definitions one at a time, so that definitions that claim the same name are decided one after
+// the other within a replica. Two replicas may accept the same name for two definitions at the same time; as with
+// several kube-apiservers, both definitions then keep it.
 func (c *Controller) work(ctx context.Context) {
 	for {
 		name, shutdown := c.queue.Get()
@@ -384,11 +424,13 @@ func (c *Controller) work(ctx context.Context) {
 	}
 }
 
+// allNames returns the names as one list, for comparisons. The empty string separates short names from categories.
 func allNames(n apiextensionsv1.CustomResourceDefinitionNames) []string {
 	return slices.Concat([]string{n.Plural, n.Singular, n.Kind, n.ListKind}, n.ShortNames, []string{""}, n.Categories)
 }
 
-// outline is external without schemas, which are most of a definition.
+// outline returns a CustomResourceDefinition like external, but without the schemas, which are the largest part of most
+// definitions.
 func outline(object runtime.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
 	internal, ok := object.(*apiextensions.CustomResourceDefinition)
 	if !ok {
@@ -403,14 +445,16 @@ func outline(object runtime.Object) (*apiextensionsv1.CustomResourceDefinition, 
 	return external(&reduced)
 }
 
-// external converts a CustomResourceDefinition from internal version. The result shares memory with it.
+// external converts a CustomResourceDefinition from the internal version to v1, in which this package works. The result
+// shares memory with its argument, which must not be changed afterwards.
 func external(object runtime.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
 	internal, ok := object.(*apiextensions.CustomResourceDefinition)
 	if !ok {
 		return nil, fmt.Errorf("%T is not a CustomResourceDefinition", object)
 	}
 	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := apiextensionsv1.Convert_apiextensions_CustomResourceDefinition_To_v1_CustomResourceDefinition(internal, crd, nil); err != nil {
+	if err := apiextensionsv1.Convert_apiextensions_CustomResourceDefinition_To_v1_CustomResourceDefinition(internal,
+		crd, nil); err != nil {
 		return nil, fmt.Errorf("convert CustomResourceDefinition %s: %w", internal.Name, err)
 	}
 	return crd, nil

@@ -5,8 +5,11 @@ import (
 	utilwebhook "k8s.io/apiserver/pkg/util/webhook"
 )
 
-// NewConverters returns the converters of definitions with conversion webhooks. The webhooks' Services are found by
-// services, and wrap configures the clients.
-func NewConverters(services utilwebhook.ServiceResolver, wrap utilwebhook.AuthenticationInfoResolverWrapper) (Converters, error) {
+// NewConverters returns the converters of definitions with conversion webhooks. services resolves the webhooks'
+// Services, and wrap configures the clients, for example the limit of responses. It starts nothing and calls no
+// webhook.
+func NewConverters(
+	services utilwebhook.ServiceResolver, wrap utilwebhook.AuthenticationInfoResolverWrapper,
+) (Converters, error) {
 	return conversion.NewCRConverterFactory(services, wrap)
 }

@@ -16,25 +16,25 @@ import (
 	"quorate.dev/apiserver/lazy"
 )
 
-// custom is shared by all versions of a custom resource.
+// custom has the parts of a custom resource that all of its versions share.
 type custom struct {
 	group      string
 	kind       string
 	namespaced bool
-	// preserve is the deprecated spec.preserveUnknownFields: no version is pruned.
+	// preserve is spec.preserveUnknownFields, which is deprecated: if it is set, the objects of no version are pruned.
 	preserve bool
-	// webhook converts between versions; nil: they differ in nothing but the apiVersion.
+	// webhook converts between versions. It is nil for conversion strategy None, which only changes apiVersion.
 	webhook *webhook
 	// storage is the storage version.
 	storage string
-	// versions are all versions by name, including unserved ones, which may be stored.
+	// versions has all versions by name, including unserved versions, in which objects may be stored.
 	versions map[string]*version
 
 	types types
-	idle  *lazy.Set // of what is built from schemas
+	idle  *lazy.Set // drops schemas, validators and type converters of versions when they are idle
 }
 
-// newCustom returns the parts of a CustomResourceDefinition that serve its objects.
+// newCustom returns the custom of a CustomResourceDefinition. It compresses the schemas and parses nothing else.
 func newCustom(crd *apiextensionsv1.CustomResourceDefinition, idle *lazy.Set) (*custom, error) {
 	c := &custom{
 		idle:       idle,
@@ -60,6 +60,8 @@ func newCustom(crd *apiextensionsv1.CustomResourceDefinition, idle *lazy.Set) (*
 	return c, nil
 }
 
+// newVersion returns a version that holds the schema as compressed JSON: a decoded schema takes many times as much
+// memory, and most definitions of a cluster have no traffic.
 func newVersion(of *custom, spec *apiextensionsv1.CustomResourceDefinitionVersion) (*version, error) {
 	v := &version{
 		of:         of,
@@ -85,7 +87,8 @@ func newVersion(of *custom, spec *apiextensionsv1.CustomResourceDefinitionVersio
 	return v, nil
 }
 
-// Convert implements runtime.ObjectConvertor for field managers.
+// Convert implements runtime.ObjectConvertor for field managers and admission. It does not change in. Upstream's
+// interface has no context, so that a call of a conversion webhook lasts up to the timeout of the webhook.
 func (c *custom) Convert(in, out, _ any) error {
 	source, ok := in.(*unstructured.Unstructured)
 	if !ok {
@@ -104,9 +107,10 @@ func (c *custom) Convert(in, out, _ any) error {
 	return nil
 }
 
-// ConvertToVersion implements runtime.ObjectConvertor for field managers.
+// ConvertToVersion implements runtime.ObjectConvertor for field managers. It does not change in, and waits like
+// Convert.
 func (c *custom) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
-	if scale, ok := in.(*autoscalingv1.Scale); ok { // has one version
+	if scale, ok := in.(*autoscalingv1.Scale); ok { // Scale is served in one version only
 		converted := scale.DeepCopy()
 		converted.SetGroupVersionKind(ScaleKind)
 		return converted, nil
@@ -148,7 +152,8 @@ func (c *custom) versionOf(object *unstructured.Unstructured) *version {
 	return c.versions[kind.Version]
 }
 
-// internalSchema decodes the schema into internal version, which the validation libraries use.
+// internalSchema decodes the schema into the internal version, which the validation libraries use. Each call decodes it
+// again; the result is not kept.
 func (v *version) internalSchema() (*apiextensions.JSONSchemaProps, error) {
 	encoded, err := v.schema.Content()
 	if err != nil {
@@ -159,7 +164,9 @@ func (v *version) internalSchema() (*apiextensions.JSONSchemaProps, error) {
 		return nil, fmt.Errorf("decode schema: %w", err)
 	}
 	internal := &apiextensions.JSONSchemaProps{}
-	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&external, internal, nil); err != nil {
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(
+		&external, internal, nil,
+	); err != nil {
 		return nil, fmt.Errorf("convert schema: %w", err)
 	}
 	return internal, nil

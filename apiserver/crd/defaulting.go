@@ -12,30 +12,33 @@ import (
 )
 
 const (
-	// maxObject is the maximum size in bytes of a custom resource as JSON. No etcd stores a larger one: its client does not
-	// send requests above 2 MiB.
+	// maxObject is the maximum size in bytes of a custom resource as JSON. etcd's client does not send requests above 2
+	// MiB, so that no larger object can be stored.
 	maxObject = request.MaxBody
 
-	// maxAdded is the number of bytes, as JSON, that the defaults of a schema may add to an object that a client sends, and
-	// maxAddedToStored the number for a stored object: a definition may have got defaults after the object was written.
+	// maxAdded is the maximum number of bytes, as JSON, that the defaults of a schema may add to an object that a
+	// client sends. maxAddedToStored is the maximum for a stored object, whose definition may have got defaults after
+	// the object was written.
 	maxAdded         = maxObject
 	maxAddedToStored = 8 * maxObject
 )
 
-// errTooLarge returns the error for an object that cannot be stored because of what its defaults added.
+// errTooLarge returns the error for an object that is too large to be stored after its defaults have been added.
 func errTooLarge() error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
 		"the object with its defaults is larger than the limit of %d bytes", maxObject))
 }
 
-// defaulter sets the defaults of a schema until they have added budget bytes of JSON. Without such a limit, 150 KB of `{}`
-// with fifty defaults each become gigabytes.
+// defaulter sets the defaults of a schema until they have added budget bytes of JSON. Without this limit, 150 KB of
+// empty objects that get fifty defaults each become gigabytes.
 type defaulter struct{ budget int }
 
 // exceeded reports whether the budget was used up, so that defaults are missing.
 func (d *defaulter) exceeded() bool { return d.budget < 0 }
 
-// apply is upstream's defaulting.Default with a budget.
+// apply is upstream's defaulting.Default with a budget. It changes value in place. Defaults are applied from the root
+// down, so that a default of an object gets the defaults of its properties too. Like upstream, it replaces null by the
+// default where the schema forbids null.
 func (d *defaulter) apply(value any, s *structuralschema.Structural) {
 	if s == nil || d.exceeded() {
 		return
@@ -63,7 +66,8 @@ func (d *defaulter) apply(value any, s *structuralschema.Structural) {
 	}
 }
 
-// applyProperties sets the missing properties of an object.
+// applyProperties sets the missing properties of an object, and replaces null where the schema forbids it. Properties
+// without a default are left to pruning and validation.
 func (d *defaulter) applyProperties(object map[string]any, s *structuralschema.Structural) {
 	for k, property := range s.Properties {
 		if property.Default.Object == nil {
@@ -80,8 +84,8 @@ func (d *defaulter) applyProperties(object map[string]any, s *structuralschema.S
 	}
 }
 
-// copy returns a copy of a default, and takes its size and the size of its key from the budget. It returns nil if the budget
-// is used up.
+// copy returns a copy of a default, and subtracts its size and the size of its key from the budget. It returns nil if
+// the budget is exceeded.
 func (d *defaulter) copy(keySize int, value any) any {
 	if d.budget -= keySize + minimumSize(value); d.exceeded() {
 		return nil
@@ -94,7 +98,8 @@ func isForbiddenNull(value any, s *structuralschema.Structural) bool {
 	return value == nil && s != nil && !s.Nullable
 }
 
-// minimumSize returns a lower bound of the bytes of a value as JSON: it ignores escapes, and counts a number as one byte.
+// minimumSize returns a lower bound of the bytes of a value as JSON: it ignores escapes, and counts a number as one
+// byte.
 func minimumSize(value any) int {
 	switch value := value.(type) {
 	case string:
@@ -119,8 +124,8 @@ func minimumSize(value any) int {
 	return 1
 }
 
-// setDefaults sets the defaults of the object's version, in place. It reports whether they add at most maximum bytes; if not,
-// some are missing.
+// setDefaults sets the defaults of the object's version, in place. It reports whether they add at most maximum bytes;
+// if not, some are missing. An object of another kind, or of a version that the CRD does not have, gets no defaults.
 func (c *custom) setDefaults(object *unstructured.Unstructured, maximum int) bool {
 	v := c.versionOf(object)
 	if v == nil {
@@ -135,8 +140,8 @@ func (c *custom) setDefaults(object *unstructured.Unstructured, maximum int) boo
 	return !d.exceeded()
 }
 
-// Default implements runtime.ObjectDefaulter with the defaults of the object's version. An object that would become too large
-// keeps the defaults that were set before, with which it is larger than Store accepts.
+// Default implements runtime.ObjectDefaulter with the defaults of the object's version. If an object becomes too large,
+// it keeps the defaults that have been set, and Store rejects it because of its size.
 func (c *custom) Default(in runtime.Object) {
 	if object, ok := in.(*unstructured.Unstructured); ok {
 		c.setDefaults(object, maxAdded)

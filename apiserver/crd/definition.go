@@ -1,19 +1,3 @@
-// Package crd turns CustomResourceDefinitions into resource definitions: it sets their conditions, builds codecs and
-// strategies of custom resources, and publishes the served set.
-//
-// Path of a definition: Controller.observe converts the object into a record and queues it; work writes its conditions,
-// which depend only on stored state; once its names are accepted, publish adds its definition to the catalog, but only
-// the stored condition Established adds its served versions. Deletion runs through finalize.
-//
-// Path of an object: codec.go decodes into unstructured objects; coerce.go prunes and types metadata; version.go
-// compiles structural schema, validators, CEL rules and type converters on the first request that needs them and drops
-// them when idle, so that definitions without traffic only cost the compressed JSON of their schemas; conversion.go calls
-// conversion webhooks; strategy.go validates.
-//
-// Invariants: a version's schema never changes, a changed CustomResourceDefinition gets a new custom value. A name is
-// accepted only if no other definition of the group is known to have accepted it. An object is stored only while its
-// definition is established and not terminating (permission.go), so that the finalizer finds them all. Stored objects in any version, served
-// or not, stay readable.
 package crd
 
 import (
@@ -41,7 +25,7 @@ var (
 	subresourceVerbs = []string{"get", "patch", "update"}
 )
 
-// Builder builds the definitions of custom resources.
+// Builder builds the definitions of custom resources. It is immutable and safe for concurrent use.
 type Builder struct {
 	scale      resource.Codec
 	idle       *lazy.Set
@@ -49,8 +33,8 @@ type Builder struct {
 	clock      clock.PassiveClock
 }
 
-// NewBuilder returns a builder. All its definitions share the codec of Scale bodies. What they build from their schemas
-// is in the set idle.
+// NewBuilder returns a builder. All definitions that it builds share the codec of Scale bodies, and idle, the set that
+// drops their unused schemas and validators.
 func NewBuilder(idle *lazy.Set, converters Converters, clock clock.PassiveClock) (*Builder, error) {
 	scale, err := newScaleBody()
 	if err != nil {
@@ -59,7 +43,10 @@ func NewBuilder(idle *lazy.Set, converters Converters, clock clock.PassiveClock)
 	return &Builder{scale: scale, idle: idle, converters: converters, clock: clock}, nil
 }
 
-// Definition returns the definition of a CustomResourceDefinition with accepted names.
+// Definition returns the definition of a CustomResourceDefinition whose names are accepted. It keeps no reference to
+// schemas of crd. Versions are sorted by priority (kubeversion.CompareKubeAwareVersionStrings), so that the first one
+// is the preferred version of discovery. The storage version is built even if it is not served: objects of a definition
+// that is being deleted are read in it.
 func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*resource.Definition, error) {
 	names := crd.Status.AcceptedNames
 	if names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
@@ -70,7 +57,7 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 		return nil, err
 	}
 	custom.webhook = b.newWebhook(crd)
-	since, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64) // 0 for one that is not stored
+	since, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64) // 0 for a definition that is not stored
 	definition := &resource.Definition{
 		Source:           resource.Custom,
 		Group:            crd.Spec.Group,
@@ -109,17 +96,18 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 	return definition, nil
 }
 
-// TransferAnnotation of a CustomResourceDefinition marks its objects as being moved from or to another cluster. An
-// extension server then serves them to the transfer only.
+// TransferAnnotation on a CustomResourceDefinition means that its objects are being moved from or to another cluster.
+// During the transfer, an extension server serves the objects only to the client that moves them.
 const TransferAnnotation = "quorate.dev/transfer"
 
+// isTransferring reports whether the definition has the TransferAnnotation, whatever its value.
 func isTransferring(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	_, found := crd.Annotations[TransferAnnotation]
 	return found
 }
 
-// revisionOf returns the Revision of a definition. At the begin and the end of a transfer it changes, so that watches
-// end and cannot continue.
+// revisionOf returns the Revision of a definition. The Revision also changes when a transfer begins or ends, so that
+// existing watches end and their clients cannot resume them.
 func revisionOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 	if isTransferring(crd) {
 		return fmt.Sprintf("%s/%d/transfer", crd.UID, crd.Generation)
@@ -127,6 +115,8 @@ func revisionOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 	return fmt.Sprintf("%s/%d", crd.UID, crd.Generation)
 }
 
+// version returns one version with its endpoints: the resource itself and, if the schema enables them, status and
+// scale.
 func (b *Builder) version(
 	custom *custom, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion,
 ) *resource.Version {
@@ -151,6 +141,7 @@ func (b *Builder) version(
 	return version
 }
 
+// mainEndpoint returns the endpoint of the resource itself, with one strategy for all verbs.
 func mainEndpoint(v *version) *resource.Endpoint {
 	s := &strategy{version: v}
 	return &resource.Endpoint{
@@ -167,6 +158,8 @@ func statusEndpoint(v *version) *resource.Endpoint {
 	}
 }
 
+// scaleEndpoint returns the endpoint of the scale subresource. Its bodies are autoscaling/v1 Scales; the custom
+// resource that a Scale is written into is validated by the strategy of the resource itself.
 func scaleEndpoint(v *version, body resource.Codec) *resource.Endpoint {
 	return &resource.Endpoint{
 		Subresource: "scale", Kind: ScaleKind, Verbs: subresourceVerbs,
@@ -177,9 +170,11 @@ func scaleEndpoint(v *version, body resource.Codec) *resource.Endpoint {
 	}
 }
 
-// deprecation returns the warning of a deprecated version: the author's, or one that names the newest served version
-// that is not deprecated.
-func deprecation(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) string {
+// deprecation returns the warning for a deprecated version: its deprecationWarning or, by default, a text that names
+// the newest served version that is not deprecated. It mirrors defaultDeprecationWarning.
+func deprecation(
+	crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion,
+) string {
 	if v.DeprecationWarning != nil {
 		return *v.DeprecationWarning
 	}

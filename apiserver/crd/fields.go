@@ -11,13 +11,14 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// selectable evaluates the selectable fields of all versions. A field is named by its path, so a name has the same
-// meaning in all versions.
+// selectable evaluates the selectable fields of all versions. The name of a field is its path, so that a name has the
+// same meaning in all versions.
 type selectable struct {
 	namespaced bool
 	paths      []string
 }
 
+// newSelectable returns the selectable fields of all versions, each path once, in the order of the definition.
 func newSelectable(crd *apiextensionsv1.CustomResourceDefinition) *selectable {
 	s := &selectable{namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped}
 	seen := map[string]bool{}
@@ -32,6 +33,9 @@ func newSelectable(crd *apiextensionsv1.CustomResourceDefinition) *selectable {
 	return s
 }
 
+// fields implements resource.Definition.Fields. The object is evaluated as it is: a path of another version than the
+// object's usually finds nothing, and the field is then empty. A field whose path cannot be evaluated is an error of
+// the object, which a list with a field selector returns.
 func (s *selectable) fields(internal runtime.Object) (fields.Set, error) {
 	object, ok := internal.(*unstructured.Unstructured)
 	if !ok {
@@ -51,8 +55,9 @@ func (s *selectable) fields(internal runtime.Object) (fields.Set, error) {
 	return set, nil
 }
 
-// lookup evaluates a JSON path; a missing field is the empty string. jsonpath.JSONPath is stateful, so each evaluation
-// creates one.
+// lookup evaluates a JSON path; a missing field or null is the empty string. It mirrors GetAttrs of
+// customResourceStrategy. A jsonpath.JSONPath has state of its evaluation, so that concurrent requests cannot share
+// one, and each call parses the path, which is short and has no wildcards.
 func lookup(content map[string]any, path string) (string, error) {
 	expression := jsonpath.New("selectableField").AllowMissingKeys(true)
 	if err := expression.Parse("{" + path + "}"); err != nil {
@@ -74,8 +79,11 @@ func lookup(content map[string]any, path string) (string, error) {
 	return "", nil
 }
 
-// fieldLabel returns the function that accepts the field labels of one version.
-func fieldLabel(namespaced bool, selectable []apiextensionsv1.SelectableField) func(label, value string) (string, string, error) {
+// fieldLabel returns the function that accepts the field labels of one version: names, and the selectable fields of
+// that version only, although fields returns the fields of all versions.
+func fieldLabel(
+	namespaced bool, selectable []apiextensionsv1.SelectableField,
+) func(label, value string) (string, string, error) {
 	allowed := map[string]bool{"metadata.name": true, "metadata.namespace": namespaced}
 	for _, f := range selectable {
 		allowed[strings.TrimPrefix(f.JSONPath, ".")] = true

@@ -17,15 +17,23 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// recheck is the interval at which remaining custom resources of a deleted definition are checked: some have
-// finalizers.
+// recheck is the interval at which finalize looks for remaining custom resources of a deleted definition, for example
+// objects with finalizers.
 const recheck = time.Second
 
 type internalDefinition = apiextensions.CustomResourceDefinition
 
-// finalize deletes the custom resources of a deleted definition, then removes the definition's finalizer. The
-// Terminating condition is true before the first delete, so that no objects are created afterwards; that of a failure stays
-// until the deletion proceeds.
+// finalize deletes the custom resources of a deleted definition, then removes the definition's finalizer. The condition
+// Terminating is set to true before the first deletion, so that no objects are created afterwards. If a deletion fails,
+// the condition keeps the reason InstanceDeletionFailed until a later attempt succeeds.
+//
+// It mirrors CRDFinalizer.sync and differs in three ways. It does not wait for objects with finalizers, which would
+// block its goroutine for up to a minute, but looks again after recheck. It also deletes the objects of definitions
+// that were never established, because they may be left from an earlier definition of the name. And objects that are
+// created during the deletion cannot be missed (permission.go); upstream has a TODO for them.
+//
+// Every replica may run finalize for the same definition at the same time. All steps can be repeated, and the last one
+// happens only while the definition still has its UID and the finalizer (setTerminating).
 func (c *Controller) finalize(ctx context.Context, name string) error {
 	held, err := c.Objects.Get(ctx, resource.Key{GroupResource: Resource, Name: name}, resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
@@ -65,6 +73,7 @@ func awaitsCleanup(definition *internalDefinition) bool {
 
 type internalCondition = apiextensions.CustomResourceDefinitionCondition
 
+// terminating returns a condition Terminating.
 func terminating(status apiextensions.ConditionStatus, reason, message string) internalCondition {
 	return internalCondition{Type: apiextensions.Terminating, Status: status, Reason: reason, Message: message}
 }
@@ -84,14 +93,17 @@ const failedReason = "InstanceDeletionFailed"
 var inProgress = terminating(
 	apiextensions.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress")
 
+// keepFinalizer is the argument of setTerminating while custom resources may remain.
 func keepFinalizer(*internalDefinition) {}
 
+// removeFinalizer is the argument of setTerminating once no custom resources remain. The definition is removed from
+// storage by the same update if it has no other finalizers.
 func removeFinalizer(definition *internalDefinition) {
 	apiextensions.CRDRemoveFinalizer(definition, apiextensions.CustomResourceCleanupFinalizer)
 }
 
-// setTerminating sets the condition of a terminating definition and applies finalizer in one update. Another replica
-// may have finalized the definition meanwhile, and a new one may have its name.
+// setTerminating sets the condition Terminating of a definition and applies finalizer in one update. It changes nothing
+// if another replica has finalized the definition since it was read, even if a new definition has the same name.
 func (c *Controller) setTerminating(
 	ctx context.Context, of *internalDefinition, condition internalCondition, finalizer func(*internalDefinition),
 ) error {
@@ -116,7 +128,9 @@ func (c *Controller) setTerminating(
 	return nil
 }
 
-// deleteInstances deletes all custom resources. The returned condition is true while some are left.
+// deleteInstances deletes all custom resources. The returned condition has the status True while custom resources
+// remain. Objects that are already being deleted wait for the controllers that remove their finalizers. The list after
+// the deletions, not their success, decides: a deletion of an object with finalizers only marks it.
 func (c *Controller) deleteInstances(ctx context.Context, definition *internalDefinition) (internalCondition, error) {
 	if c.BuiltIn(schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Spec.Names.Plural}) {
 		const message = "instances overlap with built-in resources in storage"
@@ -143,11 +157,13 @@ func (c *Controller) deleteInstances(ctx context.Context, definition *internalDe
 	return terminating(apiextensions.ConditionFalse, "InstanceDeletionCompleted", "removed all instances"), nil
 }
 
-// instances lists custom resources. A stale list may lack some, which would outlive their definition.
+// instances lists custom resources from storage. A stale list from the watch cache may lack some, which would then
+// outlive their definition.
 func (c *Controller) instances(ctx context.Context, of schema.GroupResource) ([]runtime.Object, error) {
 	return c.Objects.List(ctx, resource.Key{GroupResource: of, Stored: true}, resource.ReadOptions{})
 }
 
+// deleteAll deletes objects one after the other, with admission, and goes on after errors. It returns all errors.
 func (c *Controller) deleteAll(ctx context.Context, instances schema.GroupResource, objects []runtime.Object) error {
 	var errs []error
 	for _, object := range objects {

@@ -36,8 +36,8 @@ func (d Dialect) Reference(model string) string {
 	return "#/components/schemas/" + model
 }
 
-// Described refers to a model with a description. Version 3 ignores siblings of a reference, so the reference is in
-// allOf.
+// Described returns a schema that refers to a model and has a description. OpenAPI version 3 ignores siblings of a
+// reference, so that the reference is in allOf.
 func (d Dialect) Described(model, description string) *spec.Schema {
 	reference := spec.RefSchema(d.Reference(model))
 	if d == V2 {
@@ -53,8 +53,9 @@ func ModelName(kind schema.GroupVersionKind) string {
 	return strings.Join(parts, ".") + "." + kind.Version + "." + kind.Kind
 }
 
-// Schema returns the published schema of a served custom resource: the author's with the fields of every object. It is
-// built on each call.
+// Schema returns the published schema of a served custom resource: the author's schema, completed by apiVersion, kind
+// and metadata. Each call builds a new schema, which the caller owns: nothing of it is kept in memory, because OpenAPI
+// documents are built rarely. It mirrors BuildOpenAPIV2 and BuildOpenAPIV3 of apiextensions-apiserver.
 func Schema(served *resource.Version, dialect Dialect) (*spec.Schema, error) {
 	m, ok := served.Codec.(*customCodec)
 	if !ok {
@@ -63,7 +64,8 @@ func Schema(served *resource.Version, dialect Dialect) (*spec.Schema, error) {
 	return m.version.published(dialect)
 }
 
-// SelectableFields returns the paths of the selectable fields of a custom resource, without those of the metadata.
+// SelectableFields returns the paths of spec.versions[*].selectableFields of a custom resource, without metadata.name
+// and metadata.namespace, which are always selectable.
 func SelectableFields(served *resource.Version) []string {
 	m, ok := served.Codec.(*customCodec)
 	if !ok {
@@ -76,6 +78,7 @@ func SelectableFields(served *resource.Version) []string {
 	return paths
 }
 
+// published implements Schema. For a schema that is not structural it returns an object without properties.
 func (v *version) published(dialect Dialect) (*spec.Schema, error) {
 	structural, err := v.publishable()
 	if err != nil {
@@ -88,7 +91,7 @@ func (v *version) published(dialect Dialect) (*spec.Schema, error) {
 	return published, nil
 }
 
-// publishable returns a copy of the structural schema, or nil without a valid one.
+// publishable returns a copy of the structural schema. It returns nil if the version has no structural schema.
 func (v *version) publishable() (*structuralschema.Structural, error) {
 	if v.schema == nil {
 		return nil, nil
@@ -104,15 +107,16 @@ func (v *version) publishable() (*structuralschema.Structural, error) {
 	return structural.Unfold(), nil
 }
 
-// complete adds apiVersion, kind and metadata. If unknown fields are preserved, a version 2 schema must not have
-// properties, because clients would reject all others.
+// complete adds apiVersion, kind and metadata to a schema. If unknown fields are preserved, a version 2 schema must not
+// have properties, because clients would reject all fields that are not listed. Version 2 also cannot express some
+// constructs of version 3, such as nullable and oneOf, which upstream's ToStructuralOpenAPIV2 removes.
 func complete(structural *structuralschema.Structural, dialect Dialect, preserve bool) *spec.Schema {
 	if structural == nil || dialect == V2 && (structural.XPreserveUnknownFields || preserve) {
 		return new(spec.Schema).Typed("object", "")
 	}
 	if dialect == V2 {
 		structural = openapiv2.ToStructuralOpenAPIV2(structural)
-		withoutDefaults.Visit(structural)
+		removeDefaults(structural)
 	}
 	published := structural.ToKubeOpenAPI()
 	addObjectProperties(published, dialect)
@@ -120,13 +124,19 @@ func complete(structural *structuralschema.Structural, dialect Dialect, preserve
 	return published
 }
 
-// withoutDefaults: defaults are not published in version 2.
-var withoutDefaults = &structuralschema.Visitor{Structural: func(s *structuralschema.Structural) bool {
-	changed := s.Default.Object != nil
-	s.Default.Object = nil
-	return changed
-}}
+// removeDefaults removes the defaults from a schema. As in kube-apiserver, they are not published in OpenAPI version 2
+// documents.
+func removeDefaults(structural *structuralschema.Structural) {
+	visitor := structuralschema.Visitor{Structural: func(s *structuralschema.Structural) bool {
+		changed := s.Default.Object != nil
+		s.Default.Object = nil
+		return changed
+	}}
+	visitor.Visit(structural)
+}
 
+// addObjectProperties adds apiVersion, kind and metadata with the descriptions that built-in kinds have. They replace
+// the properties of the author's schema for these fields.
 func addObjectProperties(s *spec.Schema, dialect Dialect) {
 	s.SetProperty("metadata", *dialect.Described(objectMetaModel, metav1.PartialObjectMetadata{}.SwaggerDoc()["metadata"]))
 	AddTypeProperties(s)
@@ -140,7 +150,7 @@ func AddTypeProperties(s *spec.Schema) {
 	}
 }
 
-// addEmbedded completes embedded resources.
+// addEmbedded adds apiVersion, kind and metadata to embedded resources (x-kubernetes-embedded-resource).
 func addEmbedded(s *spec.Schema, dialect Dialect) {
 	if s == nil {
 		return
@@ -162,8 +172,12 @@ func addEmbedded(s *spec.Schema, dialect Dialect) {
 		return
 	}
 	addObjectProperties(s, dialect)
-	s.Properties["apiVersion"] = *spec.StringProperty().WithDescription("apiVersion defines the versioned schema of this representation of an object. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources")
-	s.Properties["kind"] = *spec.StringProperty().WithDescription("kind is a string value representing the type of this object. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds")
+	s.Properties["apiVersion"] = *spec.StringProperty().WithDescription("apiVersion defines the versioned schema of " +
+		"this representation of an object. More info: " +
+		"https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources")
+	s.Properties["kind"] = *spec.StringProperty().WithDescription("kind is a string value representing the type of this " +
+		"object. In CamelCase. More info: " +
+		"https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds")
 	for _, name := range []string{"kind", "apiVersion"} {
 		if !slices.Contains(s.Required, name) {
 			s.Required = append(s.Required, name)

@@ -13,11 +13,19 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// permission implements resource.Permission. All definitions of one CustomResourceDefinition share it.
+// permission implements resource.Permission: it decides whether objects of a CustomResourceDefinition may be stored.
+// All definitions that are built from the same CustomResourceDefinition share it.
+//
+// The known revision is a guess that storage verifies: a creation commits only if the definition still has it
+// (storage.Guard), and otherwise Check decides on the stored definition. A stale guess costs a read, never a wrong
+// creation. Invariant: at the revision of the creation of an object, its definition is established and not terminating.
+// (A shim without such transactions undoes a creation that violates it.)
 type permission struct {
-	name     string
+	name string
+	// uid distinguishes the definition from later definitions of the same name, for which the schemas, and therefore the
+	// object that was validated, may be different.
 	uid      apitypes.UID
-	revision atomic.Int64
+	revision atomic.Int64 // latest revision observed; 0: none at which objects may be created
 }
 
 // Key implements resource.Permission.
@@ -43,7 +51,8 @@ func (p *permission) Check(object runtime.Object) (int64, error) {
 	return strconv.ParseInt(definition.ResourceVersion, 10, 64)
 }
 
-// permissionOf returns the permission of a definition, that of the previous record if it is the same definition.
+// permissionOf returns the permission of a CustomResourceDefinition. It is the permission of the previous record if
+// both have the same UID, so that it survives changes of the definition.
 func permissionOf(crd *apiextensionsv1.CustomResourceDefinition, previous *record) *permission {
 	if previous != nil && previous.permission.uid == crd.UID {
 		return previous.permission
@@ -51,11 +60,12 @@ func permissionOf(crd *apiextensionsv1.CustomResourceDefinition, previous *recor
 	return &permission{name: crd.Name, uid: crd.UID}
 }
 
-// observe notes the latest known state of the definition.
+// observe stores the latest observed revision at which objects may be stored, or 0 if the definition does not permit
+// it.
 func (p *permission) observe(crd *apiextensionsv1.CustomResourceDefinition, permits bool) {
 	var revision int64
 	if permits {
-		revision, _ = strconv.ParseInt(crd.ResourceVersion, 10, 64) // 0 for one that is not stored
+		revision, _ = strconv.ParseInt(crd.ResourceVersion, 10, 64) // 0 for a definition that is not stored
 	}
 	p.revision.Store(revision)
 }

@@ -16,10 +16,12 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// scaleView shows a custom resource as an autoscaling/v1 Scale.
+// scaleView shows a custom resource as an autoscaling/v1 Scale. It mirrors scaleFromCustomResource and
+// scaleUpdatedObjectInfo of apiextensions-apiserver's ScaleREST.
 type scaleView struct {
 	version *version
-	// mappings are the paths of spec.replicas by version.
+	// mappings has the path of spec.replicas in each version, nil for a version without scale: managed fields of the
+	// parent may be recorded in any version.
 	mappings managedfields.ResourcePathMappings
 }
 
@@ -29,6 +31,7 @@ var (
 	_ resource.Initial    = (*scaleView)(nil)
 )
 
+// newScaleView returns the view of a version that has a scale subresource.
 func newScaleView(v *version) *scaleView {
 	mappings := managedfields.ResourcePathMappings{}
 	for _, other := range v.of.versions {
@@ -43,19 +46,21 @@ func newScaleView(v *version) *scaleView {
 	return &scaleView{version: v, mappings: mappings}
 }
 
-// Get implements resource.View.
+// Get implements resource.View. An object without replicas has no Scale, so that an autoscaler does not treat it as
+// scaled to zero.
 func (s *scaleView) Get(parent runtime.Object) (runtime.Object, error) {
 	scale, found, err := s.scale(parent)
 	if err != nil {
 		return nil, err
 	}
 	if !found {
-		return nil, errors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", s.version.scale.SpecReplicasPath))
+		return nil, errors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist",
+			s.version.scale.SpecReplicasPath))
 	}
 	return scale, nil
 }
 
-// Before implements resource.Initial: missing replicas are 0.
+// Before implements resource.Initial: an update or patch of an object without replicas starts from 0, and sets them.
 func (s *scaleView) Before(parent runtime.Object) (runtime.Object, error) {
 	scale, _, err := s.scale(parent)
 	if err != nil {
@@ -106,7 +111,9 @@ func (s *scaleView) Set(parent, view runtime.Object) error {
 	if !ok {
 		return errors.NewBadRequest(fmt.Sprintf("wrong object passed to Scale update: %v", view))
 	}
-	if err := unstructured.SetNestedField(object.Object, int64(scale.Spec.Replicas), split(s.version.scale.SpecReplicasPath)...); err != nil {
+	if err := unstructured.SetNestedField(
+		object.Object, int64(scale.Spec.Replicas), split(s.version.scale.SpecReplicasPath)...,
+	); err != nil {
 		return errors.NewBadRequest(err.Error())
 	}
 	return nil
@@ -115,7 +122,8 @@ func (s *scaleView) Set(parent, view runtime.Object) error {
 // ReplicasPaths implements resource.ScaledKind.
 func (s *scaleView) ReplicasPaths() managedfields.ResourcePathMappings { return s.mappings }
 
-// Validate leaves the replicas to the strategy of the custom resource.
+// Validate implements resource.View. It leaves the replicas to the strategy of the custom resource, which validates the
+// object with the new replicas (validateScaleSpec).
 func (s *scaleView) Validate(view runtime.Object) error {
 	if _, ok := view.(*autoscalingv1.Scale); !ok {
 		return errors.NewBadRequest(fmt.Sprintf("wrong object passed to Scale update: %v", view))

@@ -13,7 +13,9 @@ import (
 
 var _ resource.Scheme = objectScheme{}
 
-// objectScheme is what admission creates, defaults and converts objects of a custom resource and its scale with.
+// objectScheme is the resource.Scheme of a custom resource and its Scale. Admission uses it to create, default and
+// convert objects; with it, upstream's webhook dispatcher works on custom resources as on the types of a
+// runtime.Scheme.
 type objectScheme struct{ *custom }
 
 // New implements runtime.ObjectCreater.

@@ -16,13 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/common"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/names"
 )
 
-// strategy is the create, update and delete strategy of one version.
+// strategy is the create, update and delete strategy of one version. It mirrors customResourceStrategy of
+// apiextensions-apiserver, in the order of its checks, and differs in limits only: the number of schema violations, the
+// CPU time of rules and the digits of quantities. Its methods change only the new object.
 type strategy struct {
 	typer
 	version *version
@@ -34,19 +35,24 @@ var (
 	_ rest.RESTDeleteStrategy = (*strategy)(nil)
 )
 
+// GenerateName implements names.NameGenerator.
 func (s *strategy) GenerateName(base string) string {
 	return names.SimpleNameGenerator.GenerateName(base)
 }
 
+// NamespaceScoped implements rest.RESTCreateStrategy.
 func (s *strategy) NamespaceScoped() bool { return s.version.of.namespaced }
 
 // AllowCreateOnUpdate is false: custom resources are created by POST or apply.
 func (s *strategy) AllowCreateOnUpdate() bool { return false }
 
+// AllowUnconditionalUpdate is false: a PUT needs a resourceVersion.
 func (s *strategy) AllowUnconditionalUpdate() bool { return false }
 
+// Canonicalize implements rest.RESTCreateStrategy. As upstream, it changes nothing.
 func (s *strategy) Canonicalize(runtime.Object) {}
 
+// PrepareForCreate drops the status that a client sends if the status is a subresource.
 func (s *strategy) PrepareForCreate(_ context.Context, object runtime.Object) {
 	created := object.(*unstructured.Unstructured)
 	if s.version.status {
@@ -55,8 +61,8 @@ func (s *strategy) PrepareForCreate(_ context.Context, object runtime.Object) {
 	created.SetGeneration(1)
 }
 
-// PrepareForUpdate keeps the old status if status is a subresource, and increments the generation if anything but
-// metadata changed.
+// PrepareForUpdate keeps the old status if the status subresource is enabled. It increments the generation if anything
+// outside metadata has changed.
 func (s *strategy) PrepareForUpdate(_ context.Context, object, old runtime.Object) {
 	updated, previous := object.(*unstructured.Unstructured), old.(*unstructured.Unstructured)
 	if s.version.status {
@@ -67,7 +73,7 @@ func (s *strategy) PrepareForUpdate(_ context.Context, object, old runtime.Objec
 	}
 }
 
-// setOrDelete copies a field from from to content, or deletes it.
+// setOrDelete sets a field of content to its value in from, without copying it, or deletes the field if from has none.
 func setOrDelete(content map[string]any, name string, from map[string]any) {
 	if value, ok := from[name]; ok {
 		content[name] = value
@@ -76,6 +82,7 @@ func setOrDelete(content map[string]any, name string, from map[string]any) {
 	}
 }
 
+// withoutMetadata returns a shallow copy of the content without metadata.
 func withoutMetadata(content map[string]any) map[string]any {
 	rest := maps.Clone(content)
 	delete(rest, "metadata")
@@ -87,9 +94,13 @@ func (s *strategy) WarningsOnCreate(_ context.Context, object runtime.Object) []
 }
 
 func (s *strategy) WarningsOnUpdate(_ context.Context, object, old runtime.Object) []string {
-	return finalizerWarnings(object.(*unstructured.Unstructured).GetFinalizers(), old.(*unstructured.Unstructured).GetFinalizers())
+	return finalizerWarnings(object.(*unstructured.Unstructured).GetFinalizers(),
+		old.(*unstructured.Unstructured).GetFinalizers())
 }
 
+// Validate implements rest.RESTCreateStrategy. As upstream, an object with a wrong kind is not validated with the
+// schema, but with the checks after it. If the schema cannot be compiled, each write fails with that error; the
+// condition of the definition does not show it.
 func (s *strategy) Validate(ctx context.Context, object runtime.Object) field.ErrorList {
 	created := object.(*unstructured.Unstructured)
 	structural, compiled, problem := s.compiled()
@@ -98,16 +109,21 @@ func (s *strategy) Validate(ctx context.Context, object runtime.Object) field.Er
 	}
 	errs := validateType(created, s.version.kind)
 	if len(errs) == 0 {
-		errs = append(errs, metavalidation.ValidateObjectMetaAccessor(created, s.version.of.namespaced, metavalidation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
-		errs = append(errs, validation.ValidateCustomResource(nil, created.Object, compiled.object)...)
+		errs = append(errs,
+			metavalidation.ValidateObjectMetaAccessor(created, s.version.of.namespaced, metavalidation.NameIsDNSSubdomain,
+				field.NewPath("metadata"))...)
+		errs = append(errs, validation.ValidateCustomResource(nil, created.Object, compiled.object.within(ctx))...)
 		errs = append(errs, validateScaleSpec(created.Object, s.version.scale)...)
 		errs = append(errs, validateScaleStatus(created.Object, s.version.scale)...)
 	}
 	errs = append(errs, objectmeta.Validate(nil, created.Object, structural, false)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, structural, created.Object)...)
-	return append(errs, ruleCheck{compiled.rules, structural, created.Object, nil}.run(ctx, errs)...)
+	return append(errs, ruleCheck{compiled, structural, created.Object, nil}.run(ctx, errs)...)
 }
 
+// ValidateUpdate implements rest.RESTUpdateStrategy. correlated pairs the values of the new object with the values of
+// the old object, so that violations in unchanged parts are tolerated (ratcheting, KEP-4008): an object remains
+// updatable after its schema has become stricter. The metadata of embedded objects is not ratcheted.
 func (s *strategy) ValidateUpdate(ctx context.Context, object, old runtime.Object) field.ErrorList {
 	updated, previous := object.(*unstructured.Unstructured), old.(*unstructured.Unstructured)
 	structural, compiled, problem := s.compiled()
@@ -118,15 +134,19 @@ func (s *strategy) ValidateUpdate(ctx context.Context, object, old runtime.Objec
 	errs := validateType(updated, s.version.kind)
 	if len(errs) == 0 {
 		errs = append(errs, metavalidation.ValidateObjectMetaAccessorUpdate(updated, previous, field.NewPath("metadata"))...)
-		errs = append(errs, validation.ValidateCustomResourceUpdate(nil, updated.Object, previous.Object, compiled.object, validation.WithRatcheting(correlated))...)
+		errs = append(errs,
+			validation.ValidateCustomResourceUpdate(nil, updated.Object, previous.Object, compiled.object.within(ctx),
+				validation.WithRatcheting(correlated))...)
 		errs = append(errs, validateScaleSpec(updated.Object, s.version.scale)...)
 		errs = append(errs, validateScaleStatus(updated.Object, s.version.scale)...)
 	}
 	errs = append(errs, objectmeta.Validate(nil, updated.Object, structural, false)...)
 	errs = append(errs, newListErrors(structural, updated.Object, previous.Object)...)
-	return append(errs, ruleCheck{compiled.rules, structural, updated.Object, previous.Object}.run(ctx, errs, cel.WithRatcheting(correlated))...)
+	return append(errs,
+		ruleCheck{compiled, structural, updated.Object, previous.Object}.run(ctx, errs, cel.WithRatcheting(correlated))...)
 }
 
+// compiled returns the structural schema and the validators, which the first caller compiles.
 func (s *strategy) compiled() (*structuralschema.Structural, *validators, *field.Error) {
 	compiled, err := s.version.validation()
 	if err != nil {
@@ -139,7 +159,8 @@ func (s *strategy) compiled() (*structuralschema.Structural, *validators, *field
 	return structural, compiled, nil
 }
 
-// newListErrors ratchets the invariants of list types: an object that broke them before may go on doing so.
+// newListErrors validates list types (x-kubernetes-list-type set and map). Violations are ratcheted: if the previous
+// object violates the list types of its schema anywhere, the updated object may violate them everywhere, as upstream.
 func newListErrors(structural *structuralschema.Structural, updated, previous map[string]any) field.ErrorList {
 	errs := listtype.ValidateListSetsAndMaps(nil, structural, updated)
 	if len(errs) == 0 || len(listtype.ValidateListSetsAndMaps(nil, structural, previous)) > 0 {
@@ -148,33 +169,9 @@ func newListErrors(structural *structuralschema.Structural, updated, previous ma
 	return errs
 }
 
-// ruleCheck is the evaluation of CEL rules on an object.
-type ruleCheck struct {
-	rules       *cel.Validator // nil without rules
-	structural  *structuralschema.Structural
-	object, old map[string]any // old is nil on create
-}
-
-// run evaluates the rules, unless earlier errors make the results meaningless.
-func (c ruleCheck) run(ctx context.Context, found field.ErrorList, options ...cel.Option) field.ErrorList {
-	if c.rules == nil {
-		return nil
-	}
-	for _, err := range found {
-		switch err.Type {
-		case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
-			return field.ErrorList{field.Invalid(nil, nil, "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation")}
-		}
-	}
-	var previous any
-	if c.old != nil {
-		previous = c.old
-	}
-	errs, _ := c.rules.Validate(ctx, nil, c.structural, c.object, previous, celconfig.RuntimeCELCostBudget, options...)
-	return errs
-}
-
-// statusStrategy is the update strategy of the status subresource.
+// statusStrategy is the update strategy of the status subresource. It mirrors upstream's statusStrategy: only the
+// status and the managed fields can change, and only the status is validated with the schema, but rules and list types
+// of the whole object are, because they may compare the status with other fields.
 type statusStrategy struct {
 	strategy
 }
@@ -189,6 +186,7 @@ func (s *statusStrategy) PrepareForUpdate(_ context.Context, object, old runtime
 	setOrDelete(updated.Object, "status", sent)
 }
 
+// ValidateUpdate implements rest.RESTUpdateStrategy.
 func (s *statusStrategy) ValidateUpdate(ctx context.Context, object, old runtime.Object) field.ErrorList {
 	updated, previous := object.(*unstructured.Unstructured), old.(*unstructured.Unstructured)
 	structural, compiled, problem := s.compiled()
@@ -199,14 +197,18 @@ func (s *statusStrategy) ValidateUpdate(ctx context.Context, object, old runtime
 	errs := validateType(updated, s.version.kind)
 	if len(errs) == 0 {
 		errs = append(errs, metavalidation.ValidateObjectMetaAccessorUpdate(updated, previous, field.NewPath("metadata"))...)
-		errs = append(errs, s.validateStatus(updated, previous, compiled, structural, correlated)...)
+		errs = append(errs, s.validateStatus(ctx, updated, previous, compiled, structural, correlated)...)
 		errs = append(errs, validateScaleStatus(updated.Object, s.version.scale)...)
 	}
 	errs = append(errs, newListErrors(structural, updated.Object, previous.Object)...)
-	return append(errs, ruleCheck{compiled.rules, structural, updated.Object, previous.Object}.run(ctx, errs, cel.WithRatcheting(correlated))...)
+	return append(errs,
+		ruleCheck{compiled, structural, updated.Object, previous.Object}.run(ctx, errs, cel.WithRatcheting(correlated))...)
 }
 
-func (s *statusStrategy) validateStatus(updated, previous *unstructured.Unstructured, compiled *validators, structural *structuralschema.Structural, correlated *common.CorrelatedObject) field.ErrorList {
+func (s *statusStrategy) validateStatus(
+	ctx context.Context, updated, previous *unstructured.Unstructured, compiled *validators,
+	structural *structuralschema.Structural, correlated *common.CorrelatedObject,
+) field.ErrorList {
 	status, ok := updated.Object["status"]
 	if !ok {
 		return nil
@@ -215,9 +217,11 @@ func (s *statusStrategy) validateStatus(updated, previous *unstructured.Unstruct
 	if structural != nil {
 		options = append(options, validation.WithRatcheting(correlated.Key("status")))
 	}
-	return validation.ValidateCustomResourceUpdate(field.NewPath("status"), status, previous.Object["status"], compiled.status, options...)
+	return validation.ValidateCustomResourceUpdate(field.NewPath("status"), status, previous.Object["status"],
+		compiled.status.within(ctx), options...)
 }
 
+// WarningsOnUpdate implements rest.RESTUpdateStrategy. There are no warnings, because finalizers do not change.
 func (s *statusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
 	return nil
 }

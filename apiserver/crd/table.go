@@ -13,7 +13,8 @@ import (
 	"quorate.dev/apiserver/lazy"
 )
 
-// table renders custom resources and their scales by printer columns. Columns are parsed on first use.
+// table renders custom resources and their scales by printer columns. Columns are parsed on first use, and dropped when
+// they are idle. Requests share the parsed columns, as in crdHandler.
 type table struct {
 	columns []apiextensionsv1.CustomResourceColumnDefinition
 	idle    *lazy.Set
@@ -25,7 +26,8 @@ func newTable(columns []apiextensionsv1.CustomResourceColumnDefinition, idle *la
 	return &table{columns: columns, idle: idle}
 }
 
-// ConvertToTable renders the columns before the first one that fails to parse.
+// ConvertToTable implements rest.TableConvertor. If a column cannot be parsed, the table has the columns before that
+// one: as in crdHandler, the partial result of tableconvertor.New is used despite its error.
 func (t *table) ConvertToTable(ctx context.Context, object, options runtime.Object) (*metav1.Table, error) {
 	if _, ok := object.(*autoscalingv1.Scale); ok {
 		convertor, _ := t.scale.Get(t.idle, func() (rest.TableConvertor, error) { return tableconvertor.New(scaleColumns()) })

@@ -17,7 +17,9 @@ import (
 // errUnchanged aborts an update without changes.
 var errUnchanged = errors.New("unchanged")
 
-// write reconciles one definition.
+// write writes the conditions of a definition, or finalizes it if it is deleted. The names of the other definitions are
+// a copy: the lock is not held during the write, in which another definition may be observed. That the definition has
+// been built (defined) is the precondition of Established.
 func (c *Controller) write(ctx context.Context, name string) error {
 	c.lock.Lock()
 	r, ok := c.records[name]
@@ -41,7 +43,9 @@ func (c *Controller) write(ctx context.Context, name string) error {
 }
 
 // nonStructural returns the NonStructuralSchema condition of a definition, which is checked once per revision.
-func (c *Controller) nonStructural(outline *apiextensionsv1.CustomResourceDefinition, object runtime.Object) (*condition, error) {
+func (c *Controller) nonStructural(
+	outline *apiextensionsv1.CustomResourceDefinition, object runtime.Object,
+) (*condition, error) {
 	revision := revisionOf(outline)
 	if known, ok := c.checked[outline.Name]; ok && known.revision == revision {
 		return known.problem, nil
@@ -55,6 +59,7 @@ func (c *Controller) nonStructural(outline *apiextensionsv1.CustomResourceDefini
 	return problem, nil
 }
 
+// claimedByOthers returns the accepted names of the other definitions of a group. The caller holds the lock.
 func (c *Controller) claimedByOthers(group, except string) Claimed {
 	var accepted []apiextensionsv1.CustomResourceDefinitionNames
 	for name, r := range c.records {
@@ -65,10 +70,15 @@ func (c *Controller) claimedByOthers(group, except string) Claimed {
 	return Claim(accepted...)
 }
 
-// updateStatus writes the status returned by decide if it differs.
+// updateStatus writes the status that decide returns, if it differs from the stored status. decide is called once for
+// each attempt, with the stored definition, so that the status follows from the definition that it is written to even
+// if the watch lags. An unchanged status is not written: the events of such writes would queue the definition again
+// without end.
 func (c *Controller) updateStatus(
 	ctx context.Context, name string,
-	decide func(outline *apiextensionsv1.CustomResourceDefinition, object runtime.Object) (apiextensionsv1.CustomResourceDefinitionStatus, error),
+	decide func(
+		outline *apiextensionsv1.CustomResourceDefinition, object runtime.Object,
+	) (apiextensionsv1.CustomResourceDefinitionStatus, error),
 ) error {
 	unchanged := false
 	key := resource.Key{GroupResource: Resource, Subresource: "status", Name: name}
@@ -86,7 +96,9 @@ func (c *Controller) updateStatus(
 		}
 		internal := object.(*apiextensions.CustomResourceDefinition)
 		internal.Status = apiextensions.CustomResourceDefinitionStatus{}
-		return apiextensionsv1.Convert_v1_CustomResourceDefinitionStatus_To_apiextensions_CustomResourceDefinitionStatus(&status, &internal.Status, nil)
+		return apiextensionsv1.Convert_v1_CustomResourceDefinitionStatus_To_apiextensions_CustomResourceDefinitionStatus(
+			&status, &internal.Status, nil,
+		)
 	}, resource.WriteOptions{})
 	if err != nil && !unchanged && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("update status of CustomResourceDefinition %s: %w", name, err)

@@ -1,5 +1,5 @@
-// Package deflate puts gzip streams together from parts, each of which is compressed once. A large document of which a
-// small part has changed is then compressed again at the cost of that part, and never exists uncompressed.
+// Package deflate assembles gzip streams from parts, each of which is compressed once. When a small part of a large
+// document changes, only that part is compressed again, and the document is never in memory uncompressed.
 package deflate
 
 import (
@@ -11,23 +11,27 @@ import (
 	"sync"
 )
 
-// Part is compressed content.
+// Part is content in compressed form.
 type Part struct {
-	blocks []byte // complete deflate blocks up to a byte boundary; none is marked as the last of a stream
-	size   int64  // of the content
-	sum    uint32 // CRC-32 of the content
+	// blocks are complete deflate blocks that end at a byte boundary. None is marked as the last block of a stream.
+	blocks []byte
+	// size is the number of bytes of the content.
+	size int64
+	// sum is the CRC-32 of the content.
+	sum uint32
 }
 
-// writers are compressors, which are larger than most parts.
+// writers is a pool of compressors, because a compressor is larger than most parts.
 var writers = sync.Pool{New: func() any {
 	writer, err := flate.NewWriter(nil, flate.BestSpeed)
 	if err != nil {
-		panic(err) // the level is valid
+		// The level is valid.
+		panic(err)
 	}
 	return writer
 }}
 
-// Compress compresses content.
+// Compress returns content as a Part.
 func Compress(content []byte) (Part, error) {
 	writer, _ := writers.Get().(*flate.Writer)
 	defer writers.Put(writer)
@@ -45,7 +49,8 @@ func Compress(content []byte) (Part, error) {
 // Content decompresses a part.
 func (p Part) Content() ([]byte, error) {
 	content := make([]byte, p.size)
-	reader := flate.NewReader(bytes.NewReader(p.blocks)) // lacks the last block of a stream, and is not read to its end
+	// The blocks lack the last block of a stream, so that the reader must not be read to its end.
+	reader := flate.NewReader(bytes.NewReader(p.blocks))
 	if _, err := io.ReadFull(reader, content); err != nil {
 		return nil, fmt.Errorf("decompress: %w", err)
 	}
@@ -53,11 +58,13 @@ func (p Part) Content() ([]byte, error) {
 }
 
 var (
-	header = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255} // deflate, no flags, no time, unknown system
-	end    = []byte{1, 0, 0, 0xff, 0xff}                  // an empty stored block, the last
+	// The bytes mean: deflate, no flags, no time, unknown system.
+	header = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}
+	// The last block of a stream is an empty stored block.
+	end = []byte{1, 0, 0, 0xff, 0xff}
 )
 
-// Join returns the gzip stream of the contents one after the other.
+// Join returns the gzip stream of the concatenated contents.
 func Join(parts ...Part) []byte {
 	length := len(header) + len(end) + 8
 	for _, p := range parts {
@@ -78,7 +85,7 @@ func Join(parts ...Part) []byte {
 	return stream
 }
 
-// Size returns the length of the contents together.
+// Size returns the sum of the sizes of the contents.
 func Size(parts ...Part) int64 {
 	var size int64
 	for _, p := range parts {
@@ -87,11 +94,12 @@ func Size(parts ...Part) int64 {
 	return size
 }
 
-// combine returns the CRC-32 of two contents one after the other, given the sums of both and the length of the second.
-// The sum of the first is multiplied by x^(8*length) modulo the polynomial, as in zlib's crc32_combine.
+// combine returns the CRC-32 of two concatenated contents from their sums and the length of the second content. It
+// multiplies the sum of the first content by x^(8*length) modulo the polynomial, as zlib's crc32_combine does.
 func combine(first, second uint32, length int64) uint32 {
-	power := uint32(1) << 31 // x^0; the coefficient of x^0 is the highest bit
-	square := power >> 8     // x^8
+	// power is x^0. The coefficient of x^0 is the highest bit.
+	power := uint32(1) << 31
+	square := power >> 8 // x^8
 	for ; length > 0; length >>= 1 {
 		if length&1 != 0 {
 			power = multiply(power, square)
@@ -101,7 +109,7 @@ func combine(first, second uint32, length int64) uint32 {
 	return multiply(first, power) ^ second
 }
 
-// multiply multiplies two polynomials modulo that of CRC-32.
+// multiply multiplies two polynomials modulo the polynomial of CRC-32.
 func multiply(a, b uint32) (product uint32) {
 	for ; a != 0; a <<= 1 {
 		if a>>31 != 0 {

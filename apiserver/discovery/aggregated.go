@@ -16,14 +16,15 @@ import (
 	"quorate.dev/apiserver/deflate"
 )
 
-// aggregatedDocument is the aggregated discovery of several groups. Its JSON is put together from the JSON of the
-// groups, of which most are the same in the next catalog.
+// aggregatedDocument is the aggregated discovery of several groups. Its JSON is assembled from the JSON of the groups,
+// most of which do not change from one catalog to the next.
 type aggregatedDocument struct {
 	*document
-	tag func() (string, error) // entity tag: a hash of the groups' hashes
+	// tag returns the entity tag, a hash of the groups' hashes.
+	tag func() (string, error)
 }
 
-// part is the part of one group.
+// part is the part of one group in an aggregated document.
 type part struct {
 	name     string
 	priority int32
@@ -31,13 +32,16 @@ type part struct {
 	encoded  func() (encodedGroup, error)
 }
 
-// parts returns the parts of groups of this server, merged with the group versions of extension API servers, in order.
+// parts returns the parts of this server's groups, merged with the group versions of extension API servers, in the
+// order of discovery.
 func parts(groups []*groupDocuments, set *remote.Set) []part {
 	all := make([]part, 0, len(groups))
 	merged := mergedGroups(groups, set)
 	for _, g := range groups {
 		if merged[g.name] == nil {
-			all = append(all, part{g.name, g.priority, func() discoveryv2.APIGroupDiscovery { return aggregate(g.group) }, g.encoded})
+			all = append(all, part{
+				g.name, g.priority, func() discoveryv2.APIGroupDiscovery { return aggregate(g.group) }, g.encoded,
+			})
 		}
 	}
 	if len(merged) == 0 {
@@ -75,14 +79,15 @@ func entityTag(groups []part) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		_, _ = sum.Write(encoded.hash[:]) // never fails
+		// Write of a hash never returns an error.
+		_, _ = sum.Write(encoded.hash[:])
 	}
 	return fmt.Sprintf("\"%X\"", sum.Sum(nil)), nil
 }
 
 const begin, end = `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[`, "]}\n"
 
-// joinCompressed returns what joinGroups does as a gzip stream.
+// joinCompressed returns the document of joinGroups as a gzip stream.
 func joinCompressed(groups []part) ([]byte, error) {
 	constants := map[string]deflate.Part{}
 	for _, text := range []string{begin, ",", end} {
@@ -106,7 +111,7 @@ func joinCompressed(groups []part) ([]byte, error) {
 	return deflate.Join(append(parts, constants[end])...), nil
 }
 
-// joinGroups returns what the JSON serializer makes of the list.
+// joinGroups returns the JSON document of the groups, byte for byte as the JSON serializer encodes the list.
 func joinGroups(groups []part) ([]byte, error) {
 	size := len(begin) + len(end)
 	for _, g := range groups {
@@ -122,7 +127,8 @@ func joinGroups(groups []part) ([]byte, error) {
 		if i > 0 {
 			joined.WriteByte(',')
 		}
-		encoded, _ := g.encoded() // succeeded above
+		// The same call has succeeded in the first loop.
+		encoded, _ := g.encoded()
 		joined.Write(encoded.json)
 	}
 	joined.WriteString(end)

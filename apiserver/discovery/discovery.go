@@ -1,5 +1,5 @@
-// Package discovery serves the discovery documents: /api, /apis, and the documents of groups and versions, in legacy
-// and aggregated form.
+// Package discovery serves the discovery documents: /api, /apis, and the documents of groups and versions, in the
+// legacy and the aggregated format.
 package discovery
 
 import (
@@ -30,7 +30,7 @@ import (
 
 const aggregatedParameters = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// Addresses are the host:port addresses that /api returns to clients.
+// Addresses are the addresses (host:port) of the server in the document /api.
 type Addresses struct {
 	Default string
 	// Service is the address for clients in ServiceRange.
@@ -38,7 +38,7 @@ type Addresses struct {
 	ServiceRange netip.Prefix
 }
 
-// inService reports whether a client's address is in ServiceRange.
+// inService reports whether the client's address is in ServiceRange.
 func (a Addresses) inService(r *http.Request) bool {
 	client, ok := netip.AddrFromSlice(utilnet.GetClientIP(r))
 	return ok && a.ServiceRange.Contains(client.Unmap())
@@ -49,20 +49,23 @@ type Options struct {
 	Catalogs  *resource.CatalogHolder
 	Remote    remote.Source
 	Addresses Addresses
-	ServerID  string // of this replica
-	// Peers returns what the other replicas serve, nil if nothing else.
+	// ServerID is the ID of this replica.
+	ServerID string
+	// Peers returns the discovery of the other replicas, or nil if no other replica is known.
 	Peers      func() *peers.Set
 	Registerer prometheus.Registerer
 }
 
-// Handler serves the discovery of the current catalog, of extension API servers and of other replicas.
+// Handler serves the discovery documents of the current catalog, of extension API servers and of other replicas.
 type Handler struct {
 	options Options
 	codecs  serializer.CodecFactory
-	json    format // of audit events
+	// json is the format of audit events.
+	json    format
 	metrics metrics
 
-	built   atomic.Int64 // number of times that documents were built
+	// built is the number of times that the documents have been built.
+	built   atomic.Int64
 	making  sync.Mutex
 	current atomic.Pointer[documents]
 	merged  atomic.Pointer[peerDocument]
@@ -89,7 +92,7 @@ func (h *Handler) Measure(registerer prometheus.Registerer) {
 	}, func() float64 { return float64(h.built.Load()) })
 }
 
-// documents returns the current documents, built by the first request after a change.
+// documents returns the current documents. The first request after a change builds them.
 func (h *Handler) documents() *documents {
 	catalog, set := h.options.Catalogs.Current(), h.options.Remote.Current()
 	if docs := h.current.Load(); docs != nil && docs.catalog == catalog && docs.remote == set {
@@ -117,21 +120,23 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if doc.routed {
-		if err := request.Produce(r, "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"); err != nil {
+		if err := request.Produce(
+			r, "application/json", "application/yaml", "application/vnd.kubernetes.protobuf",
+		); err != nil {
 			request.WriteError(w, r, err)
 			return
 		}
 	}
 	var restrictions negotiation.EndpointRestrictions = negotiation.DefaultEndpointRestrictions
-	if path == "/api" || path == "/apis" {
+	if path == "/api" || r.URL.Path == "/apis" { // as in kube-apiserver, not "/apis/"
 		restrictions = aggregatable{}
 	}
-	accepted, _, err := negotiation.NegotiateOutputMediaType(r, h.codecs, restrictions)
+	accepted, info, err := negotiation.NegotiateOutputMediaType(r, h.codecs, restrictions)
 	if err != nil {
 		request.WriteError(w, r, err)
 		return
 	}
-	format := newFormat(accepted)
+	format := newFormat(info)
 	if accepted.Convert == nil {
 		if path == "/api" && h.options.Addresses.inService(r) {
 			doc = docs.coreInService
@@ -139,11 +144,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.write(w, r, doc, format, accepted.Accepted.MediaType)
 		return
 	}
-	h.writeAggregated(w, r, h.aggregated(docs, path, accepted.Profile), format, accepted.Accepted.MediaType+aggregatedParameters)
+	h.writeAggregated(w, r, h.aggregated(docs, path, accepted.Profile), format,
+		accepted.Accepted.MediaType+aggregatedParameters)
 }
 
-// aggregated returns the aggregated document at /api or /apis. The core group is that of this replica for all clients, as
-// in kube-apiserver.
+// aggregated returns the aggregated document at /api or /apis. As in kube-apiserver, the core group is always this
+// replica's.
 func (h *Handler) aggregated(docs *documents, path, profile string) *aggregatedDocument {
 	if profile == profileNoPeer {
 		h.metrics.noPeer.Inc()
@@ -157,7 +163,9 @@ func (h *Handler) aggregated(docs *documents, path, profile string) *aggregatedD
 	return h.withPeers(docs)
 }
 
-func (h *Handler) writeAggregated(w http.ResponseWriter, r *http.Request, doc *aggregatedDocument, format format, contentType string) {
+func (h *Handler) writeAggregated(
+	w http.ResponseWriter, r *http.Request, doc *aggregatedDocument, format format, contentType string,
+) {
 	tag, err := doc.tag()
 	if err != nil {
 		request.WriteInternalError(w, r, err)
@@ -190,10 +198,11 @@ func (h *Handler) write(w http.ResponseWriter, r *http.Request, doc *document, f
 	}
 	request.From(r.Context()).ReleaseSeat()
 	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(body) // the client is gone
+	// An error means that the client has disconnected.
+	_, _ = w.Write(body)
 }
 
-// notFound responds for unknown groups and versions, like the separate servers behind kube-aggregator do.
+// notFound responds to requests for unknown groups and versions, as the separate servers behind kube-aggregator do.
 func notFound(w http.ResponseWriter, r *http.Request, docs *documents, path string) {
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	if parts[0] == "apis" && len(parts) > 1 && docs.byName[parts[1]] == nil {
@@ -203,7 +212,7 @@ func notFound(w http.ResponseWriter, r *http.Request, docs *documents, path stri
 	request.WriteError(w, r, request.Generic(http.StatusNotFound))
 }
 
-// aggregatable allows the aggregated form in content negotiation.
+// aggregatable allows the aggregated format in content negotiation.
 type aggregatable struct{}
 
 func (aggregatable) AllowsMediaTypeTransform(_, _ string, target *schema.GroupVersionKind) bool {
@@ -212,31 +221,35 @@ func (aggregatable) AllowsMediaTypeTransform(_, _ string, target *schema.GroupVe
 func (aggregatable) AllowsServerVersion(string) bool       { return false }
 func (aggregatable) AllowsStreamSchema(schema string) bool { return schema == "watch" }
 
-// format is an encoding of a document.
+// format is the media type of a document, compact or pretty.
 type format struct {
 	name    string
 	encoder runtime.Encoder
 }
 
-func newFormat(accepted negotiation.MediaTypeOptions) format {
-	if accepted.Pretty && accepted.Accepted.PrettySerializer != nil {
-		return format{accepted.Accepted.MediaType + " pretty", accepted.Accepted.PrettySerializer}
+// newFormat returns the negotiated format. The JSON is indented if the client asks for it, or if the user agent is a
+// browser or a tool such as curl.
+func newFormat(negotiated runtime.SerializerInfo) format {
+	name := negotiated.MediaType
+	if negotiated.PrettySerializer != nil && negotiated.Serializer == negotiated.PrettySerializer {
+		name += " pretty"
 	}
-	return format{accepted.Accepted.MediaType, accepted.Accepted.Serializer}
+	return format{name, negotiated.Serializer}
 }
 
-// document is an object with cached encodings.
+// document is a discovery document with cached encodings.
 type document struct {
 	object func() runtime.Object
-	routed bool // kube-apiserver has a route for it, which rejects unsupported Accept headers
-	// json and compressedJSON, if set, make the compact JSON and its gzip stream without the object.
+	// routed is set if kube-apiserver has a route for the document, which rejects unsupported Accept headers.
+	routed bool
+	// json and compressedJSON return the compact JSON and its gzip stream without creating the object; they may be nil.
 	json, compressedJSON func() ([]byte, error)
 
 	lock      sync.Mutex
 	encodings map[string][]byte
 }
 
-// newDocument returns the document of an object, which is made for each encoding.
+// newDocument returns the document of an object. object is called for each encoding.
 func newDocument(object func() runtime.Object) *document { return &document{object: object} }
 
 func (d *document) encoded(f format) ([]byte, error) {

@@ -24,24 +24,26 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// documents are the discovery documents of one catalog and of extension API servers.
+// documents are the discovery documents of a catalog, merged with the documents of extension API servers.
 type documents struct {
 	catalog *resource.Catalog
 	remote  *remote.Set
-	groups  []*groupDocuments // in the order of discovery
-	byName  map[string]*groupDocuments
-	// list is the legacy document of all groups.
+	// groups has the groups of the catalog in the order of discovery.
+	groups []*groupDocuments
+	byName map[string]*groupDocuments
+	// list is the legacy document /apis with all groups.
 	list *document
-	// merged are the legacy documents of groups that APIServices change.
+	// merged has the legacy documents of the groups that APIServices change, by name.
 	merged map[string]*document
-	// core is the legacy document /api, coreInService that for clients in the Service range.
+	// core is the legacy document /api. coreInService is the same document for clients in the Service range.
 	core, coreInService *document
-	// aggregated documents of the core group and of all other groups.
+	// aggregatedCore is the aggregated document of the core group. aggregated is the aggregated document of all other
+	// groups.
 	aggregatedCore, aggregated *aggregatedDocument
 }
 
 // newDocuments builds the documents of a catalog and of extension API servers. They are encoded on the first request.
-// Those of groups that an earlier catalog has too are taken from its documents, if there are any.
+// The documents of groups that have not changed are taken from earlier, which may be nil.
 func newDocuments(catalog *resource.Catalog, set *remote.Set, addresses Addresses, earlier *documents) *documents {
 	docs := &documents{catalog: catalog, remote: set, byName: make(map[string]*groupDocuments, len(catalog.Groups()))}
 	for _, g := range catalog.Groups() {
@@ -64,7 +66,7 @@ func newDocuments(catalog *resource.Catalog, set *remote.Set, addresses Addresse
 	return docs
 }
 
-// of returns the documents of a group: those that d has, or new ones. d may be nil.
+// of returns the documents of a group: d's own if the group has not changed, otherwise new documents. d may be nil.
 func (d *documents) of(g *resource.Group) *groupDocuments {
 	if d != nil {
 		if known := d.byName[g.Name]; known != nil && known.source == g {
@@ -82,13 +84,15 @@ func (d *documents) setCore(addresses Addresses) {
 		}
 	}
 	all := metav1.ServerAddressByClientCIDR{ClientCIDR: "0.0.0.0/0", ServerAddress: addresses.Default}
-	inService := metav1.ServerAddressByClientCIDR{ClientCIDR: addresses.ServiceRange.String(), ServerAddress: addresses.Service}
+	inService := metav1.ServerAddressByClientCIDR{
+		ClientCIDR: addresses.ServiceRange.String(), ServerAddress: addresses.Service,
+	}
 	d.core = newDocument(func() runtime.Object { return apiVersions(versions, all) })
 	d.core.routed = true
 	d.coreInService = newDocument(func() runtime.Object { return apiVersions(versions, all, inService) })
 }
 
-// legacy returns the legacy document at a path without trailing slash, or nil.
+// legacy returns the legacy document at a path without trailing slash, or nil if there is none.
 func (d *documents) legacy(path string) *document {
 	switch path {
 	case "/api":
@@ -115,19 +119,20 @@ func (d *documents) legacy(path string) *document {
 	return group.legacy[version]
 }
 
-// groupDocuments are the documents of one group.
+// groupDocuments are the discovery documents of one group.
 type groupDocuments struct {
 	group
 	source *resource.Group
-	// legacy documents by version; "" is that of the group.
+	// legacy has the legacy documents by version; "" is the document of the group.
 	legacy map[string]*document
-	// encoded is the JSON of the group's part of aggregated discovery.
+	// encoded returns the group's part of the aggregated document as JSON.
 	encoded func() (encodedGroup, error)
 }
 
 type encodedGroup struct {
-	json       []byte
-	compressed deflate.Part // json
+	json []byte
+	// compressed is json as a part of a gzip stream.
+	compressed deflate.Part
 	hash       [sha512.Size]byte
 }
 
@@ -143,7 +148,8 @@ func newGroupDocuments(of *resource.Group) *groupDocuments {
 	}
 	for _, gv := range docs.versions {
 		if of.BuiltIn && !isBuiltin(gv) {
-			continue // kube-apiserver responds with 404
+			// kube-apiserver responds with 404 for such versions.
+			continue
 		}
 		doc := newDocument(func() runtime.Object { return resourceList(gv) })
 		doc.routed = isBuiltin(gv)
@@ -163,8 +169,8 @@ func encodeGroup(g discoveryv2.APIGroupDiscovery) (encodedGroup, error) {
 	return encodedGroup{json: encoded, compressed: compressed, hash: sha512.Sum512(encoded)}, err
 }
 
-// setGroups sets the legacy list of groups and the documents of groups that APIServices change. A group of this server
-// without APIService is served, but not listed.
+// setGroups sets the legacy list of groups and the documents of the groups that APIServices change. A group of this
+// server without APIService is served but not listed.
 func (d *documents) setGroups(named []*groupDocuments) {
 	d.list = newDocument(func() runtime.Object {
 		return &metav1.APIGroupList{
@@ -188,7 +194,9 @@ func (d *documents) setGroups(named []*groupDocuments) {
 }
 
 func apiVersions(versions []string, addresses ...metav1.ServerAddressByClientCIDR) *metav1.APIVersions {
-	return &metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: versions, ServerAddressByClientCIDRs: addresses}
+	return &metav1.APIVersions{
+		TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: versions, ServerAddressByClientCIDRs: addresses,
+	}
 }
 
 func apiGroup(g group) metav1.APIGroup {
@@ -202,7 +210,7 @@ func apiGroup(g group) metav1.APIGroup {
 	return legacy
 }
 
-// resourceList returns the legacy document of a group version. The core group's has no apiVersion.
+// resourceList returns the legacy document of a group version. The document of the core group has no apiVersion.
 func resourceList(gv resource.GroupVersion) *metav1.APIResourceList {
 	list := &metav1.APIResourceList{
 		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
@@ -224,8 +232,8 @@ func isBuiltin(gv resource.GroupVersion) bool {
 	return !slices.ContainsFunc(gv.Resources, func(m resource.Match) bool { return m.Source == resource.Custom })
 }
 
-// endpoints returns the main endpoint, if served, and the subresources by name, or for custom resources with status
-// first.
+// endpoints returns the endpoints in the order of discovery: the resource itself if it is served, then the
+// subresources, sorted by name; for custom resources status precedes scale.
 func endpoints(m resource.Match) []*resource.Endpoint {
 	var ordered []*resource.Endpoint
 	names := slices.Sorted(maps.Keys(m.Version.Endpoints))
@@ -256,10 +264,10 @@ func legacyResource(m resource.Match, e *resource.Endpoint) metav1.APIResource {
 	return legacy
 }
 
-// terminatingVerbs are the verbs of a custom resource whose definition is terminating.
+// terminatingVerbs are the verbs of a custom resource whose CustomResourceDefinition is terminating.
 var terminatingVerbs = []string{"delete", "deletecollection", "get", "list", "watch"}
 
-// verbs returns the verbs in upstream's order: sorted, or for custom resources with create after patch.
+// verbs returns the verbs in upstream's order: sorted, but with create after patch for custom resources.
 func verbs(m resource.Match, e *resource.Endpoint) []string {
 	if m.Source != resource.Custom {
 		return e.Verbs
@@ -278,7 +286,8 @@ func verbs(m resource.Match, e *resource.Endpoint) []string {
 	return ordered
 }
 
-// storageVersionHash changes when objects need to be migrated.
+// storageVersionHash returns a hash that changes when the storage version of a resource changes, after which its
+// objects need migration.
 func storageVersionHash(kind schema.GroupVersionKind) string {
 	sum := sha256.Sum256([]byte(kind.Group + "/" + kind.Version + "/" + kind.Kind))
 	return base64.StdEncoding.EncodeToString(sum[:8])
@@ -314,7 +323,8 @@ func aggregateResource(m resource.Match) discoveryv2.APIResourceDiscovery {
 	return aggregated
 }
 
-// responseKind omits group and version if they equal the document's, except for custom resources.
+// responseKind returns the kind of an endpoint. Except for custom resources, it omits a group and version that equal
+// the document's.
 func responseKind(m resource.Match, e *resource.Endpoint) *metav1.GroupVersionKind {
 	if m.Source != resource.Custom && e.Kind.GroupVersion() == m.Version.Kind.GroupVersion() {
 		return &metav1.GroupVersionKind{Kind: e.Kind.Kind}

@@ -14,7 +14,8 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Mapper implements meta.RESTMapper on the current catalog, with the results of a client with this server's discovery.
+// Mapper implements meta.RESTMapper for the current catalog and extension API servers. A client that uses this server's
+// discovery has the same mappings.
 type Mapper struct {
 	catalogs *resource.CatalogHolder
 	remote   remote.Source
@@ -28,14 +29,14 @@ func NewMapper(catalogs *resource.CatalogHolder, remote remote.Source) *Mapper {
 	return &Mapper{catalogs: catalogs, remote: remote}
 }
 
-// mapping is the mapper of one catalog and of extension API servers.
+// mapping is the RESTMapper for one catalog and one set of extension API servers.
 type mapping struct {
 	catalog *resource.Catalog
 	remote  *remote.Set
 	meta.RESTMapper
 }
 
-// mapping returns the current mapper, built by the first call after a change.
+// mapping returns the current RESTMapper. The first call after a change builds it.
 func (m *Mapper) mapping() meta.RESTMapper {
 	catalog, set := m.catalogs.Current(), m.remote.Current()
 	if known := m.current.Load(); known != nil && known.catalog == catalog && known.remote == set {
@@ -59,8 +60,8 @@ func groupResources(catalog *resource.Catalog) []*restmapper.APIGroupResources {
 	return all
 }
 
-// addRemote adds the group versions of extension API servers, which replace those of this server. Like client-go's
-// discovery, it leaves out stale ones.
+// addRemote adds the group versions of extension API servers, which replace this server's own. Like client-go's
+// discovery, it omits stale group versions.
 func addRemote(all []*restmapper.APIGroupResources, set *remote.Set) []*restmapper.APIGroupResources {
 	if set == nil {
 		return all
@@ -90,7 +91,7 @@ func addRemote(all []*restmapper.APIGroupResources, set *remote.Set) []*restmapp
 	return all
 }
 
-// mappedResources returns what a mapper needs to know about resources.
+// mappedResources returns the fields of a group version's resources that a RESTMapper needs.
 func mappedResources(r *remote.Documents) []metav1.APIResource {
 	var all []metav1.APIResource
 	for _, of := range r.Discovery.Resources {

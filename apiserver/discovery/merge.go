@@ -16,21 +16,22 @@ import (
 	"quorate.dev/apiserver/builtin/priority"
 )
 
-// place is where a group version comes in a document.
+// place is the place of a group version in a document, which its priority determines.
 type place struct {
 	gv schema.GroupVersion
 	at priority.Priority
 }
 
-// byVersion sorts the versions of a group, preferred first: mirrors kube-aggregator's ByVersionPriority.
+// byVersion compares versions of a group, the preferred version first, as kube-aggregator's ByVersionPriority does.
 func byVersion(a, b place) int {
-	return cmp.Or(cmp.Compare(b.at.Version, a.at.Version), -version.CompareKubeAwareVersionStrings(a.gv.Version, b.gv.Version))
+	return cmp.Or(cmp.Compare(b.at.Version, a.at.Version),
+		-version.CompareKubeAwareVersionStrings(a.gv.Version, b.gv.Version))
 }
 
-// registration is the group of APIServices, which comes before all others. Its versions have no APIService.
+// registration is the group of APIServices. It precedes all other groups, and its versions have no APIService.
 const registration = "apiregistration.k8s.io"
 
-// defaultPriority is the priority of a group version of this server.
+// defaultPriority returns the priority of a group version of this server.
 func defaultPriority(gv schema.GroupVersion) priority.Priority {
 	if gv.Group == registration {
 		return priority.Priority{Group: math.MaxInt32}
@@ -41,8 +42,8 @@ func defaultPriority(gv schema.GroupVersion) priority.Priority {
 	return priority.Custom
 }
 
-// legacyGroups returns the groups of the legacy document with the APIServices of set, in the order of their priorities.
-// local are the groups of this server.
+// legacyGroups returns the groups of the legacy document in the order of their priorities. local are the groups of this
+// server; set has the APIServices.
 func legacyGroups(local []*groupDocuments, set *remote.Set) []metav1.APIGroup {
 	byName := map[string][]place{}
 	for gv, p := range legacyPriorities(local, set) {
@@ -79,14 +80,16 @@ func legacyPriorities(local []*groupDocuments, set *remote.Set) map[schema.Group
 			priorities[r.GroupVersion] = r.Priority
 		}
 	}
-	delete(priorities, schema.GroupVersion{Version: "v1"}) // of the core group, listed in /api
+	// The core group is listed in /api.
+	delete(priorities, schema.GroupVersion{Version: "v1"})
 	return priorities
 }
 
-// byObject sorts APIServices like kube-aggregator's ByGroupPriorityMinimum: equal priorities by the object's name. A
-// group comes at the place of its first APIService.
+// byObject compares APIServices as kube-aggregator's ByGroupPriorityMinimum does: by the priority of the group, then by
+// the name of the APIService. A group is at the place of its first APIService.
 func byObject(a, b place) int {
-	return cmp.Or(cmp.Compare(b.at.Group, a.at.Group), cmp.Compare(a.gv.Version+"."+a.gv.Group, b.gv.Version+"."+b.gv.Group))
+	return cmp.Or(cmp.Compare(b.at.Group, a.at.Group),
+		cmp.Compare(a.gv.Version+"."+a.gv.Group, b.gv.Version+"."+b.gv.Group))
 }
 
 func groupOf(name string, places []place) metav1.APIGroup {
@@ -100,7 +103,7 @@ func groupOf(name string, places []place) metav1.APIGroup {
 	return g
 }
 
-// changedGroups returns the names of the groups with versions in set.
+// changedGroups returns the names of the groups that have versions in set.
 func changedGroups(set *remote.Set) map[string]bool {
 	names := map[string]bool{}
 	if set == nil {
@@ -119,8 +122,8 @@ func changedGroups(set *remote.Set) map[string]bool {
 }
 
 // mergedGroups returns the groups of the aggregated document that have versions of extension API servers, which take
-// precedence over those of this server. As in kube-apiserver, priorities of this server's own APIServices have no effect on the
-// aggregated document.
+// precedence over this server's own versions. As in kube-apiserver, the priorities of this server's own APIServices
+// have no effect on the aggregated document.
 func mergedGroups(local []*groupDocuments, set *remote.Set) map[string]*mergedGroup {
 	if set == nil || len(set.Remote) == 0 {
 		return nil
@@ -142,10 +145,11 @@ func mergedGroups(local []*groupDocuments, set *remote.Set) map[string]*mergedGr
 	return merged
 }
 
-// mergedGroup is a group with versions of several servers.
+// mergedGroup is a group whose versions are served by several servers.
 type mergedGroup struct {
 	discoveryv2.APIGroupDiscovery
-	priorities map[string]priority.Priority // by version
+	// priorities has the priorities by version.
+	priorities map[string]priority.Priority
 }
 
 func newMergedGroup(g discoveryv2.APIGroupDiscovery) *mergedGroup {
@@ -156,14 +160,17 @@ func newMergedGroup(g discoveryv2.APIGroupDiscovery) *mergedGroup {
 	return m
 }
 
-// set adds or replaces a version.
+// set adds or replaces a version that an extension API server serves.
 func (g *mergedGroup) set(r *remote.Documents) {
 	g.priorities[r.Version] = r.Priority
-	g.Versions = slices.DeleteFunc(g.Versions, func(v discoveryv2.APIVersionDiscovery) bool { return v.Version == r.Version })
+	g.Versions = slices.DeleteFunc(g.Versions, func(v discoveryv2.APIVersionDiscovery) bool {
+		return v.Version == r.Version
+	})
 	g.Versions = append(g.Versions, r.Discovery)
 }
 
-// part returns the part of the aggregated document. The priority of the group is the highest of its versions.
+// part returns the group's part of the aggregated document. The priority of the group is the highest of its versions'
+// priorities.
 func (g *mergedGroup) part() part {
 	p := part{name: g.Name, object: func() discoveryv2.APIGroupDiscovery { return g.APIGroupDiscovery }}
 	for _, of := range g.priorities {

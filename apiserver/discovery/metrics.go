@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics are kube-apiserver's.
+// metrics has kube-apiserver's metrics of peer-aggregated discovery.
 type metrics struct{ peerHits, peerMisses, noPeer prometheus.Counter }
 
 func newMetrics(registerer prometheus.Registerer) metrics {

@@ -13,18 +13,19 @@ import (
 	"quorate.dev/apiserver/peers"
 )
 
-// profileNoPeer is the profile of clients that ask for what this replica serves itself.
+// profileNoPeer is the profile in the Accept header of clients that ask only for the resources that this replica
+// serves.
 const profileNoPeer = "nopeer"
 
-// peerDocument is the aggregated discovery of all replicas.
+// peerDocument is the aggregated discovery of all replicas, and the inputs that it was built from.
 type peerDocument struct {
 	docs *documents
 	set  *peers.Set
 	*aggregatedDocument
 }
 
-// withPeers returns the aggregated discovery of all replicas, built by the first request after a change. It is that of
-// this replica if the others serve the same.
+// withPeers returns the aggregated discovery of all replicas. The first request after a change builds it. If the other
+// replicas serve the same as this one, it is this replica's own document.
 func (h *Handler) withPeers(docs *documents) *aggregatedDocument {
 	set := h.options.Peers()
 	if set == nil {
@@ -55,9 +56,10 @@ func partsOf(groups []discoveryv2.APIGroupDiscovery) []part {
 	return all
 }
 
-// mergePeers returns the union of what the replicas serve. Each replica returns the same, because they are merged in the
-// order of their IDs: what the first one says of a group, version or resource stays, and the relative order of each
-// list is kept if possible. It mirrors kube-apiserver's merge.
+// mergePeers returns the union of the resources that the replicas serve. Every replica gets the same result, because
+// the replicas are merged in the order of their IDs: the description of a group, version or resource by the first
+// replica that serves it is kept, and so is the relative order of each list if possible. It mirrors kube-apiserver's
+// merge.
 func mergePeers(id string, local []discoveryv2.APIGroupDiscovery, set *peers.Set) []discoveryv2.APIGroupDiscovery {
 	byID := map[string][]discoveryv2.APIGroupDiscovery{id: local}
 	for _, peer := range set.Peers {
@@ -70,7 +72,7 @@ func mergePeers(id string, local []discoveryv2.APIGroupDiscovery, set *peers.Set
 	return union(lists, func(g discoveryv2.APIGroupDiscovery) string { return g.Name }, mergeGroup)
 }
 
-// union merges lists of elements with names. Elements of the same name are merged in the order of the lists.
+// union merges lists of named elements. Elements with the same name are merged in the order of the lists.
 func union[T any](lists [][]T, name func(T) string, merge func(a, b T) T) []T {
 	byName := map[string]T{}
 	names := make([][]string, 0, len(lists))
@@ -105,7 +107,7 @@ func mergeVersion(a, b discoveryv2.APIVersionDiscovery) discoveryv2.APIVersionDi
 	return a
 }
 
-// mergeResource sorts verbs and subresources only if there is something to merge.
+// mergeResource merges the verbs and subresources of a resource, and sorts them unless both descriptions are equal.
 func mergeResource(a, b discoveryv2.APIResourceDiscovery) discoveryv2.APIResourceDiscovery {
 	if equality.Semantic.DeepEqual(a, b) {
 		return a

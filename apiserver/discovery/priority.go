@@ -11,14 +11,14 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// group is an API group with its versions, preferred first.
+// group is an API group and its versions, the preferred version first.
 type group struct {
 	name     string
 	priority int32
 	versions []resource.GroupVersion
 }
 
-// groups returns the groups of a catalog in the order of discovery. The core group is first.
+// groups returns the groups of a catalog in the order of discovery. The core group is the first.
 func groups(catalog *resource.Catalog) []group {
 	var all []group
 	for _, g := range catalog.Groups() {
@@ -42,7 +42,8 @@ func compareGroups(a, b group) int {
 	return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.name, b.name))
 }
 
-// groupPriority sorts the core group, which only legacy discovery has, and the group of APIServices before all others.
+// groupPriority returns the priority of a group. The core group, which /apis omits, and the group of APIServices
+// precede all others.
 func groupPriority(group string) int32 {
 	if group == "" || group == registration {
 		return math.MaxInt32

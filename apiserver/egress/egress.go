@@ -1,5 +1,5 @@
-// Package egress connects to other servers through the proxies of --egress-selector-config-file. Upstream's library reads
-// the file and speaks to the proxies.
+// Package egress connects to other servers through the proxies in the file of --egress-selector-config-file. Upstream's
+// library reads the file and implements the protocols of the proxies.
 package egress
 
 import (
@@ -16,20 +16,22 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 )
 
-// dialTimeout bounds how long a proxy may take to connect. It is that of Go's default transport.
+// dialTimeout bounds the time in which a proxy must connect. It is the timeout of Go's default transport.
 const dialTimeout = 30 * time.Second
 
-// Dialers connect to servers, by the network that they are in. A nil function means that connections are direct.
+// Dialers connect to servers by the network in which the servers are. A nil dialer means that connections are direct.
 type Dialers struct {
-	ControlPlane utilnet.DialFunc // webhooks with URLs, audit webhooks, other replicas
+	// ControlPlane connects to webhooks with URLs, audit webhooks and other replicas.
+	ControlPlane utilnet.DialFunc
 	Etcd         utilnet.DialFunc
-	Cluster      utilnet.DialFunc // nodes, pods and Services
-	// Lookup returns the dialers to upstream's code. It is nil if no proxy is configured.
+	// Cluster connects to nodes, pods and Services.
+	Cluster utilnet.DialFunc
+	// Lookup returns the dialers for upstream's code. It is nil if no proxy is configured.
 	Lookup egressselector.Lookup
 }
 
-// Load reads an EgressSelectorConfiguration. Its errors have kube-apiserver's texts. An empty name means direct
-// connections.
+// Load reads an EgressSelectorConfiguration. Its errors have kube-apiserver's texts. If file is empty, all connections
+// are direct.
 func Load(file string) (Dialers, error) {
 	content, err := egressselector.ReadEgressSelectorConfiguration(file)
 	if err != nil {
@@ -51,7 +53,8 @@ func Load(file string) (Dialers, error) {
 	return newDialers(selector), nil
 }
 
-// errPlaintext prevents a panic: the validation accepts URLs without TLS, and the library dereferences a nil TLSConfig.
+// errPlaintext prevents a panic: upstream's validation accepts URLs without TLS, but the library dereferences a nil
+// TLSConfig.
 var errPlaintext = errors.New("a proxy with a TCP transport must have an https:// URL")
 
 func checkTLS(content *apiserver.EgressSelectorConfiguration) error {
@@ -73,7 +76,8 @@ func newDialers(selector *egressselector.EgressSelector) Dialers {
 		return bounded(dial), err
 	}
 	dialer := func(of egressselector.EgressType) utilnet.DialFunc {
-		dial, _ := lookup(of.AsNetworkContext()) // it has no errors
+		// Lookup never returns an error.
+		dial, _ := lookup(of.AsNetworkContext())
 		return dial
 	}
 	return Dialers{
@@ -82,8 +86,8 @@ func newDialers(selector *egressselector.EgressSelector) Dialers {
 	}
 }
 
-// bounded returns a dialer that fails when ctx ends, or after dialTimeout. The library waits without a limit for the
-// response of a proxy that has accepted the connection.
+// bounded returns a dialer that fails when ctx ends or after dialTimeout. The library itself waits without limit for
+// the response of a proxy that has accepted the connection.
 func bounded(dial utilnet.DialFunc) utilnet.DialFunc {
 	if dial == nil {
 		return nil
@@ -114,7 +118,7 @@ func bounded(dial utilnet.DialFunc) utilnet.DialFunc {
 	}
 }
 
-// DialEtcd adapts Etcd to gRPC, whose addresses may be URLs.
+// DialEtcd is the dialer Etcd for gRPC, whose addresses may be URLs.
 func (d Dialers) DialEtcd(ctx context.Context, address string) (net.Conn, error) {
 	if strings.Contains(address, "//") {
 		parsed, err := url.Parse(address)

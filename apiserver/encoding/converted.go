@@ -13,21 +13,21 @@ import (
 // Remote reports whether a conversion webhook converts stored bytes before they can be encoded in this format.
 func (f Format) Remote(stored []byte) bool { return f.Resource.Version.Codec.Remote(stored) }
 
-// Converted returns the format of the items that a conversion webhook's answers are kept in. All other formats of the
-// version are made from such items by Derive.
+// Converted returns the format in which the watch cache keeps objects that a conversion webhook has converted. Derive
+// makes the items of all other formats of the version from items in this format.
 func Converted(m resource.Match) Format { return Format{Resource: m, Media: codec.JSON} }
 
-// IsConverted reports whether items of this format are equal to those of Converted.
+// IsConverted reports whether items in this format are equal to items in the format Converted.
 func (f Format) IsConverted() bool { return f.Media == codec.JSON && !f.metadataOnly() }
 
-// Source is a stored object to be encoded.
+// Source is a stored object to encode.
 type Source struct {
 	Stored   []byte
 	Revision int64
 }
 
-// EncodeAll returns the items of many objects, which a conversion webhook converts in few calls. On an error, it returns
-// the items before the first object that failed.
+// EncodeAll returns the items of many objects, which a conversion webhook converts in few calls. With an error, it
+// returns the items of the objects before the first one that failed.
 func (f Format) EncodeAll(ctx context.Context, sources []Source) ([][]byte, error) {
 	stored := make([][]byte, len(sources))
 	for i, source := range sources {
@@ -45,7 +45,7 @@ func (f Format) EncodeAll(ctx context.Context, sources []Source) ([][]byte, erro
 	return items, failure
 }
 
-// DecodeConverted decodes an item of the format Converted.
+// DecodeConverted decodes an item in the format Converted.
 func DecodeConverted(item []byte) (*unstructured.Unstructured, error) {
 	object := &unstructured.Unstructured{}
 	if err := object.UnmarshalJSON(item); err != nil {
@@ -54,7 +54,7 @@ func DecodeConverted(item []byte) (*unstructured.Unstructured, error) {
 	return object, nil
 }
 
-// Derive returns the item in this format of an item of the format Converted, at a revision.
+// Derive returns the item in this format for an item in the format Converted. The object gets the given revision.
 func (f Format) Derive(converted []byte, revision int64) ([]byte, error) {
 	object, err := DecodeConverted(converted)
 	if err != nil {

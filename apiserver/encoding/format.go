@@ -19,17 +19,17 @@ import (
 type Shape uint8
 
 const (
-	// Whole is the object, completed by Definition.Decorate.
+	// Whole is the whole object after Definition.Decorate.
 	Whole Shape = iota
-	// Undecorated is the object as it is stored.
+	// Undecorated is the whole object as it is stored.
 	Undecorated
-	// Metadata is a PartialObjectMetadata of meta.k8s.io/v1.
+	// Metadata is the PartialObjectMetadata of meta.k8s.io/v1.
 	Metadata
-	// MetadataV1beta1 is a PartialObjectMetadata of meta.k8s.io/v1beta1.
+	// MetadataV1beta1 is the PartialObjectMetadata of meta.k8s.io/v1beta1.
 	MetadataV1beta1
 )
 
-// frame is the watch event that an encoding is framed as.
+// frame is the type of the watch event in whose frame an item is encoded; noFrame for items alone.
 type frame uint8
 
 const (
@@ -39,17 +39,17 @@ const (
 	deletedFrame
 )
 
-// Format is one way to encode the objects of a resource. It is comparable, and small enough to be a key: caches find an
-// encoding by its Format.
+// Format is one way to encode the objects of a resource. It is comparable and small: caches use it as a key.
 type Format struct {
 	Resource resource.Match
-	Media    codec.Media // Invariant: JSON or Protobuf. Callers convert JSON to YAML.
-	Shape    Shape
-	frame    frame
+	// Media is the media type of items. Invariant: it is JSON or Protobuf. Callers convert JSON to YAML.
+	Media codec.Media
+	Shape Shape
+	frame frame
 }
 
-// Framed returns the format of watch frames with such an event around items of this format. Its encodings are made by
-// Envelope.Frame, not by Encode.
+// Framed returns the format of watch frames for an event type and items in this format. Envelope.Frame encodes such
+// frames; Encode does not.
 func (f Format) Framed(event watch.EventType) Format {
 	switch event {
 	case watch.Added:
@@ -65,7 +65,7 @@ func (f Format) Framed(event watch.EventType) Format {
 // metadataOnly reports whether items are PartialObjectMetadata.
 func (f Format) metadataOnly() bool { return f.Shape == Metadata || f.Shape == MetadataV1beta1 }
 
-// metaVersion is the version of meta.k8s.io that PartialObjectMetadata is shown in.
+// metaVersion returns the version of meta.k8s.io whose PartialObjectMetadata is shown.
 func (f Format) metaVersion() schema.GroupVersion {
 	if f.Shape == MetadataV1beta1 {
 		return metav1beta1.SchemeGroupVersion
@@ -76,8 +76,8 @@ func (f Format) metaVersion() schema.GroupVersion {
 // untyped reports whether objects are runtime.Unstructured, whose encoding contains apiVersion and kind.
 func (f Format) untyped() bool { return f.Resource.Source == resource.Custom }
 
-// Encode returns the item of stored bytes. Revision 0 leaves the resourceVersion as it is: the object of a dry run has
-// none.
+// Encode returns the item for stored bytes at a revision. Revision 0 leaves the resourceVersion as it is, for the
+// objects of dry runs, which have none.
 func (f Format) Encode(ctx context.Context, stored []byte, revision int64) ([]byte, error) {
 	external, err := f.load(ctx, stored)
 	if err != nil {
@@ -86,7 +86,7 @@ func (f Format) Encode(ctx context.Context, stored []byte, revision int64) ([]by
 	return f.itemAt(external, revision)
 }
 
-// itemAt returns the item of an object at a revision. It changes the object.
+// itemAt returns the item of an object with the given revision as its resourceVersion. It changes the object.
 func (f Format) itemAt(object runtime.Object, revision int64) ([]byte, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
@@ -98,7 +98,7 @@ func (f Format) itemAt(object runtime.Object, revision int64) ([]byte, error) {
 	return f.Item(object)
 }
 
-// load decodes stored bytes as far as the shape needs it.
+// load decodes stored bytes to the object that the item is made of.
 func (f Format) load(ctx context.Context, stored []byte) (runtime.Object, error) {
 	version := f.Resource.Version
 	switch {
@@ -110,7 +110,8 @@ func (f Format) load(ctx context.Context, stored []byte) (runtime.Object, error)
 	return f.Resource.LoadExternal(ctx, version, stored)
 }
 
-// Item returns the item of an object of the served version or, for metadata, of any version. It may change the object.
+// Item returns the item of an object, which is in the served version or, if the format shows metadata, in any
+// version. It may change the object.
 func (f Format) Item(object runtime.Object) ([]byte, error) {
 	if f.metadataOnly() {
 		accessor, err := meta.Accessor(object)
@@ -122,7 +123,7 @@ func (f Format) Item(object runtime.Object) ([]byte, error) {
 	return codec.Item(f.Media, object)
 }
 
-// Trim returns what must be kept of an item so that Assemble returns it: nothing where the stored bytes suffice.
+// Trim returns the bytes that must be kept so that Assemble can return the item: nil if the stored bytes suffice.
 func (f Format) Trim(item, stored []byte, revision int64) []byte {
 	if f.Media != codec.Protobuf {
 		return item
@@ -134,7 +135,8 @@ func (f Format) Trim(item, stored []byte, revision int64) []byte {
 	return item
 }
 
-// Assemble is the reverse of Trim. An item is never empty, so that an empty one was trimmed.
+// Assemble returns the item from the result of Trim. An item is never empty, so that an empty argument means that the
+// item was trimmed.
 func (f Format) Assemble(kept, stored []byte, revision int64) codec.Encoding {
 	if len(kept) > 0 {
 		return codec.Whole(kept)
@@ -146,11 +148,11 @@ func (f Format) Assemble(kept, stored []byte, revision int64) codec.Encoding {
 const (
 	// jsonFactor is the approximate number of bytes of JSON for each byte of protobuf.
 	jsonFactor = 2
-	// maxMetadata is an approximate bound for the bytes of an object's metadata.
+	// maxMetadata is the approximate maximum number of bytes of an object's metadata.
 	maxMetadata = 2 << 10
 )
 
-// EstimateSize returns the approximate number of bytes of the item of stored bytes, without decoding them.
+// EstimateSize returns the approximate number of bytes of the item for stored bytes, without decoding them.
 func (f Format) EstimateSize(stored []byte) int64 {
 	size := int64(len(stored))
 	if f.Media == codec.JSON && codec.IsProtobuf(stored) {
@@ -162,11 +164,12 @@ func (f Format) EstimateSize(stored []byte) int64 {
 	return size
 }
 
-// List returns a list response of items.
+// List returns the body of a list response with the items.
 func (f Format) List(items []codec.Encoding, listMeta metav1.ListMeta) (*codec.ListBody, error) {
 	if f.metadataOnly() {
 		if len(items) == 0 {
-			items = nil // "items": null, as in kube-apiserver
+			// kube-apiserver also writes "items": null.
+			items = nil
 		}
 		head := codec.Head(f.Envelope().Kind)
 		return codec.NewListBody(f.Media, f.metaVersion().WithKind("PartialObjectMetadataList"), listMeta, head, items)

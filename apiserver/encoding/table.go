@@ -15,15 +15,16 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Table makes the JSON of a metav1.Table with the columns of a version. Rows are assembled by hand: json.Marshal of a
-// Table copies and validates the object of every row a second time.
+// Table encodes objects as JSON of a metav1.Table with the columns of a version. Rows are assembled by hand, because
+// json.Marshal of a Table copies and validates the object of each row a second time.
 type Table struct {
 	Resource resource.Match
 	Group    schema.GroupVersion // meta.k8s.io/v1 or v1beta1
 	Options  *metav1.TableOptions
 }
 
-// Metadata returns the format of the metadata in rows, which is the format of clients that accept metadata only.
+// Metadata returns the format of the metadata in rows, which is also the format for clients that ask for
+// PartialObjectMetadata.
 func (t Table) Metadata() Format {
 	shape := Metadata
 	if t.Group == metav1beta1.SchemeGroupVersion {
@@ -37,7 +38,8 @@ func (t Table) ShowsMetadata() bool {
 	return t.Options.IncludeObject == "" || t.Options.IncludeObject == metav1.IncludeMetadata
 }
 
-// AppendHead appends the table up to its first row. first is an internal object: columns may depend on it.
+// AppendHead appends the part of the table that precedes the first row. first is the first object, in the internal
+// version; the columns may depend on it.
 func (t Table) AppendHead(
 	ctx context.Context, to []byte, first runtime.Object, listMeta metav1.ListMeta,
 ) ([]byte, error) {
@@ -65,11 +67,12 @@ func (t Table) AppendHead(
 	return append(append(to, columns...), `,"rows":[`...), nil
 }
 
-// AppendTail appends what follows the last row.
+// AppendTail appends the part of the table that follows the last row.
 func (t Table) AppendTail(to []byte) []byte { return append(to, "]}"...) }
 
-// AppendRows appends the rows of an internal object: one, with the printers of all kinds known. metadata is the
-// object's item in the format Metadata; nil: it is made from the object.
+// AppendRows appends the rows of an object in the internal version; upstream's printers return exactly one row.
+// metadata is the object's item in the format that Table.Metadata returns; if it is nil, the metadata is encoded from
+// the object.
 func (t Table) AppendRows(ctx context.Context, to []byte, internal runtime.Object, metadata []byte) ([]byte, error) {
 	converted, err := t.Resource.Version.Table.ConvertToTable(ctx, internal, t.Options)
 	if err != nil {
@@ -89,7 +92,7 @@ func (t Table) AppendRows(ctx context.Context, to []byte, internal runtime.Objec
 	return to, nil
 }
 
-// appendCells appends a row up to its object.
+// appendCells appends the part of a row that precedes its object.
 func appendCells(to []byte, row *metav1.TableRow) ([]byte, error) {
 	cells, err := json.Marshal(row.Cells)
 	if err != nil {
@@ -106,7 +109,7 @@ func appendCells(to []byte, row *metav1.TableRow) ([]byte, error) {
 	return append(append(to, `,"conditions":`...), conditions...), nil
 }
 
-// appendRowObject appends the object of a row, and ends the row.
+// appendRowObject appends the object of a row and ends the row.
 func (t Table) appendRowObject(to []byte, internal runtime.Object, metadata []byte) ([]byte, error) {
 	to = append(to, `,"object":`...)
 	if metadata != nil && t.ShowsMetadata() {
@@ -119,7 +122,7 @@ func (t Table) appendRowObject(to []byte, internal runtime.Object, metadata []by
 	return append(append(to, object...), '}'), nil
 }
 
-// rowObject encodes what Options.IncludeObject selects of an object.
+// rowObject encodes the part of an object that Options.IncludeObject selects.
 func (t Table) rowObject(internal runtime.Object) ([]byte, error) {
 	switch t.Options.IncludeObject {
 	case metav1.IncludeNone:
@@ -140,7 +143,7 @@ func (t Table) rowObject(internal runtime.Object) ([]byte, error) {
 	return json.Marshal(partial)
 }
 
-// One returns a table of one internal object.
+// One returns a table of one object, given in the internal version.
 func (t Table) One(ctx context.Context, internal runtime.Object) ([]byte, error) {
 	table, err := t.AppendHead(ctx, nil, internal, metav1.ListMeta{})
 	if err != nil {
@@ -152,8 +155,8 @@ func (t Table) One(ctx context.Context, internal runtime.Object) ([]byte, error)
 	return t.AppendTail(table), nil
 }
 
-// Empty returns a table without rows. Like kube-apiserver's, it has "rows": null for kinds without columns of their
-// own.
+// Empty returns a table without rows. For kinds that have no columns of their own it has "rows": null, like
+// kube-apiserver's.
 func (t Table) Empty(ctx context.Context, listMeta metav1.ListMeta) ([]byte, error) {
 	table, err := t.AppendHead(ctx, nil, t.Resource.Version.Codec.New(), listMeta)
 	if err != nil {

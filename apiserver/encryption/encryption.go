@@ -1,10 +1,10 @@
-// Package encryption reads kube-apiserver's EncryptionConfiguration. Transformers, KMS plugins and the reload are
-// upstream's; this package selects the transformer of a path.
+// Package encryption reads kube-apiserver's EncryptionConfiguration. Transformers and KMS plugins are upstream's; this
+// package selects the transformer of a path, and loads a changed file again.
 package encryption
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -13,7 +13,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
-	"k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig/metrics"
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
@@ -27,14 +26,17 @@ type Options struct {
 	File string
 	// Reload makes Run load the file again when it changes.
 	Reload bool
+	// Interval is the interval at which Run looks for changes; default 10 s.
+	Interval time.Duration
 	// Server identifies this replica in metrics.
 	Server string
 }
 
-// Configuration is a loaded file.
+// Configuration is a loaded EncryptionConfiguration. All methods are safe for concurrent use; Run must be called
+// once.
 type Configuration struct {
 	options      Options
-	hash         string // of the file
+	hash         string // hash of the content in use; changed by Run only
 	transformers value.ResourceTransformers
 	remote       bool
 	checks       []Check
@@ -48,9 +50,10 @@ type Check struct {
 	Run  func(context.Context) error
 }
 
-// Load reads a file and connects to its KMS plugins. It succeeds although a plugin does not answer. The connections
-// last until Close.
+// Load reads a file and connects to its KMS plugins. It succeeds even if a plugin does not respond. The connections
+// last until Close or, with Options.Reload, until Run has loaded another file.
 func Load(ctx context.Context, options Options) (*Configuration, error) {
+	options.Interval = cmp.Or(options.Interval, reloadInterval)
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, options.File, options.Reload, options.Server)
 	if err != nil {
@@ -61,7 +64,7 @@ func Load(ctx context.Context, options Options) (*Configuration, error) {
 	c := &Configuration{
 		options: options, hash: loaded.EncryptionFileContentHash, stop: stop,
 		transformers: encryptionconfig.StaticTransformers(loaded.Transformers),
-		remote:       options.Reload || loaded.KMSCloseGracePeriod > 0, // twice the timeouts of all plugins
+		remote:       options.Reload || loaded.KMSCloseGracePeriod > 0, // 0 without plugins
 	}
 	if !options.Reload {
 		for _, check := range loaded.HealthChecks {
@@ -71,14 +74,15 @@ func Load(ctx context.Context, options Options) (*Configuration, error) {
 	}
 	if len(loaded.HealthChecks) != 1 {
 		stop()
-		return nil, errors.New("failed to start kms encryption config hot reload controller. only 1 health check should be available when reload is enabled")
+		return nil, errChecks
 	}
-	c.reloads = encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], stop, loaded.KMSCloseGracePeriod)
+	c.reloads = encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], stop,
+		loaded.KMSCloseGracePeriod)
 	c.transformers, c.checks = c.reloads, []Check{newCheck(c.reloads)}
 	return c, nil
 }
 
-// healthChecker is upstream's healthz.HealthChecker.
+// healthChecker has the methods of upstream's healthz.HealthChecker.
 type healthChecker interface {
 	Name() string
 	Check(*http.Request) error
@@ -94,34 +98,18 @@ func newCheck(checker healthChecker) Check {
 	}}
 }
 
-// Checks returns the health checks of KMS plugins. A configuration that is reloaded has one for all plugins.
+// Checks returns the health checks of KMS plugins. A configuration that is reloaded has one check for all plugins.
 func (c *Configuration) Checks() []Check { return c.checks }
 
-// Reloads reports whether Run must be called.
-func (c *Configuration) Reloads() bool { return c.reloads != nil }
-
-// Run loads the file again when it changes, until ctx ends. A file that is not valid, or whose KMS plugins are
-// unhealthy, is ignored and tried again.
-func (c *Configuration) Run(ctx context.Context) {
-	controller.NewDynamicEncryptionConfiguration(
-		"encryption-provider-config-automatic-reload-controller", c.options.File, c.reloads, c.hash, c.options.Server,
-	).Run(ctx)
-}
-
-// Close closes the connections to KMS plugins.
+// Close closes the connections to KMS plugins that Load has opened.
 func (c *Configuration) Close() { c.stop() }
 
-// reloadInterval is the interval at which Run looks for changes. kube-apiserver's is a minute.
-const reloadInterval = 10 * time.Second
-
-// SetReloadInterval sets the interval at which Run looks for changes. Upstream keeps it in a package variable.
-func SetReloadInterval() { controller.EncryptionConfigFileChangePollDuration = reloadInterval }
-
-// neverEncrypted are the prefixes of values that are not objects of the API: allocated addresses and ports of Services,
-// and the endpoints of replicas. kube-apiserver's storage for them has no transformers, whatever the wildcards.
+// neverEncrypted has the path prefixes of values that are not API objects: allocated addresses and ports of Services,
+// and the endpoints of replicas. kube-apiserver stores these values without transformers, even if a wildcard in the
+// file matches them.
 var neverEncrypted = []string{"ranges/", "masterleases/", "peerserverleases/"}
 
-// Storage returns the encryption of the store whose objects catalogs describe.
+// Storage returns the encryption of the store whose objects the catalogs describe.
 func (c *Configuration) Storage(catalogs *resource.CatalogHolder) *storage.Encryption {
 	r := resources{transformers: c.transformers}
 	return &storage.Encryption{Remote: c.remote, For: func(path string) value.Transformer {
@@ -134,8 +122,8 @@ func (c *Configuration) Storage(catalogs *resource.CatalogHolder) *storage.Encry
 	}}
 }
 
-// resources keeps the transformer of each resource that is used. A reload does not replace it: it refers to the current
-// configuration.
+// resources keeps the transformer of each resource that is in use. A transformer stays the same when the file is
+// reloaded: it refers to the current configuration.
 type resources struct {
 	transformers value.ResourceTransformers
 	known        sync.Map // value.Transformer by schema.GroupResource
@@ -149,14 +137,16 @@ func (r *resources) of(name schema.GroupResource) value.Transformer {
 	return added.(value.Transformer)
 }
 
-// Malformed returns e, which may be nil, with the errors that kube-apiserver has while the feature gate
-// AllowUnsafeMalformedObjectDeletion is on.
+// Malformed returns e, which may be nil, with the errors that kube-apiserver returns while the feature gate
+// AllowUnsafeMalformedObjectDeletion is enabled.
 func Malformed(e *storage.Encryption) *storage.Encryption {
 	if e == nil {
 		plain := malformed{identity.NewEncryptCheckTransformer()}
 		return &storage.Encryption{For: func(string) value.Transformer { return plain }}
 	}
-	return &storage.Encryption{Remote: e.Remote, For: func(path string) value.Transformer { return malformed{e.For(path)} }}
+	return &storage.Encryption{
+		Remote: e.Remote, For: func(path string) value.Transformer { return malformed{e.For(path)} },
+	}
 }
 
 type malformed struct{ value.Transformer }

@@ -11,7 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver/validation"
 )
 
-// Validate validates a file as Load does, without connections to KMS plugins. Its errors have kube-apiserver's texts.
+// Validate validates a file in the same way as Load, without connecting to KMS plugins. Its errors have
+// kube-apiserver's messages.
 func Validate(file string, reload bool) error {
 	data, err := os.ReadFile(file)
 	if err != nil {

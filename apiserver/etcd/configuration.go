@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// catchUpEntries is the number of applied raft entries kept in memory for slow followers. One that lags further gets a
-	// snapshot. etcd's default of 5000 takes tens of megabytes.
+	// catchUpEntries is the number of applied raft entries that are kept in memory for slow followers. A follower that
+	// lags further behind gets a snapshot. etcd's default of 5000 entries takes tens of megabytes.
 	catchUpEntries = 2500
 	// progressInterval is the interval of progress notifications to idle watches.
 	progressInterval = 5 * time.Second
@@ -37,7 +37,7 @@ func configure(member config.Member, socket socketAddress, log logr.Logger) (*em
 	c.ElectionMs = uint(member.ElectionTimeout.Milliseconds())
 	c.UnsafeNoFsync = member.UnsafeNoFsync
 	c.WatchProgressNotifyInterval = progressInterval
-	c.AutoCompactionRetention = "0" // the API servers compact
+	c.AutoCompactionRetention = "0" // the API servers compact etcd
 	c.EnableGRPCGateway = false
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZapLogger(log))
 	setTLS(c, member)
@@ -73,17 +73,18 @@ func alone(name string, urls []url.URL) string {
 	return strings.Join(members, ",")
 }
 
-// setTLS requires certificates of peers and clients if an authority to verify them is configured.
+// setTLS requires certificates of peers and clients if a certificate authority for them is configured.
 func setTLS(c *embed.Config, member config.Member) {
-	// Peers are identified by the authority of their certificates, which must sign nothing else, not by their addresses:
-	// the address of a pod changes and is often translated.
+	// A peer is accepted if the peer authority has signed its certificate; this authority must sign no other
+	// certificates. Addresses are not verified, because the address of a pod changes and is often translated.
 	c.PeerTLSInfo = transport.TLSInfo{
 		CertFile: member.PeerCertFile, KeyFile: member.PeerKeyFile,
 		TrustedCAFile: member.PeerTrustedCAFile, ClientCertAuth: member.PeerTrustedCAFile != "", SkipClientSANVerify: true,
 	}
 	c.ClientTLSInfo = transport.TLSInfo{
 		CertFile: member.ServerCertFile, KeyFile: member.ServerKeyFile,
-		TrustedCAFile: member.ServerTrustedCAFile, ClientCertAuth: member.ServerTrustedCAFile != "", SkipClientSANVerify: true,
+		TrustedCAFile: member.ServerTrustedCAFile, ClientCertAuth: member.ServerTrustedCAFile != "",
+		SkipClientSANVerify: true,
 	}
 }
 

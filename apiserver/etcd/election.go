@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// elect makes the only voter of a cluster campaign as soon as that is safe, instead of after an election timeout. If it
-// cannot determine that it is safe, raft's election timer does it.
+// elect lets the only voter of a cluster campaign as soon as that is safe, instead of after an election timeout. If
+// elect cannot determine whether it is safe, raft's election timer starts the campaign.
 func (m *Member) elect(ctx context.Context) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -33,7 +33,8 @@ func (m *Member) elect(ctx context.Context) {
 	}
 }
 
-// campaign sends MsgTimeoutNow, with which a leader makes a follower campaign immediately.
+// campaign sends MsgTimeoutNow to this member's raft node. A leader sends this message to make a follower campaign
+// immediately.
 func (m *Member) campaign(ctx context.Context) error {
 	id := uint64(m.server.MemberID())
 	message := &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: proto.Uint64(id), To: proto.Uint64(id)}
@@ -52,8 +53,8 @@ const (
 // canCampaign decides whether the only voter may campaign. Two indexes must have reached the committed index:
 //
 //   - etcd's applied index. Only then is the member list, which shows that there is no other voter, complete.
-//   - raft's applied index. raft scans the entries from its applied to its committed index before it campaigns, and panics
-//     if one has been compacted. etcd compacts raft's log up to its own applied index, which is ahead of raft's.
+//   - raft's applied index. raft scans the entries from its applied to its committed index before it campaigns, and
+//     panics if one has been compacted. etcd compacts raft's log up to its own applied index, which is ahead of raft's.
 //
 // Without a leader nothing is committed, so that both conditions hold until the election.
 func (m *Member) canCampaign() campaignDecision {
@@ -70,15 +71,15 @@ func (m *Member) canCampaign() campaignDecision {
 	return campaignNow
 }
 
-// raftState is the part of raft.Status that canCampaign needs.
+// raftState has the fields of raft.Status that canCampaign uses.
 type raftState struct {
 	ID        string `json:"id"` // hexadecimal
 	Committed uint64 `json:"commit"`
 	Applied   uint64 `json:"applied"`
 }
 
-// readRaftState returns the state of a member's raft node. etcd exports it only as an expvar, which belongs to the
-// member of the process that started last. ok is false for any other member.
+// readRaftState returns the state of a member's raft node. etcd exports the state only as an expvar, and only for the
+// member of the process that started last; ok is false for other members.
 func readRaftState(member uint64) (state raftState, ok bool) {
 	exported := expvar.Get("raft.status")
 	if exported == nil {

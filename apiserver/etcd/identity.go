@@ -10,19 +10,20 @@ import (
 	"path/filepath"
 
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 
 	"quorate.dev/apiserver/config"
 )
 
-// identity is what a member records about itself, in its data directory and in the directory of its MemberRecord, before
-// it first starts. The two copies must agree whenever the member starts again.
+// identity identifies the data of a member. Before the member first starts, it is written both to the data directory
+// and to the directory of the MemberRecord, which is outside the volume. Both copies must be equal at each later start.
 type identity struct {
 	Name string `json:"name"`
-	// Volume is MemberRecord.Volume of the first start that had one.
+	// Volume is MemberRecord.Volume at the first start at which it was set.
 	Volume string `json:"volume,omitempty"`
-	// Incarnation is a random name of the data. A new data directory gets another one.
+	// Incarnation is a random name of the data directory's content. A new data directory gets a new name.
 	Incarnation string `json:"incarnation"`
-	// Started is set once etcd has created its files, before the member serves a request. From then on, the data
+	// Started is set when etcd has created its files, before the member serves requests. If it is set, the data
 	// directory must have a write-ahead log.
 	Started bool `json:"started,omitempty"`
 }
@@ -81,7 +82,7 @@ func replaceFile(directory, name string, text []byte) error {
 	return errors.Join(fileutil.Fsync(opened), opened.Close())
 }
 
-// progress is the newest entry of the raft log that a member is known to have on disk.
+// progress is the index and term of the newest entry of the raft log that a member is known to have on disk.
 type progress struct {
 	Index uint64 `json:"index"`
 	Term  uint64 `json:"term"`
@@ -92,8 +93,8 @@ func (p progress) newest(other progress) progress {
 	return progress{Index: max(p.Index, other.Index), Term: max(p.Term, other.Term)}
 }
 
-// readProgress returns the zero value if the directory has no progress, or a file that was lost in a crash of the machine:
-// progress is not synced.
+// readProgress reads the progress. It returns the zero value if there is no file or an incomplete one, which a crash of
+// the machine can cause because the file is not synced.
 func readProgress(directory string) progress {
 	var p progress
 	if directory == "" {
@@ -106,23 +107,28 @@ func readProgress(directory string) progress {
 	return p
 }
 
-// writeProgress replaces the file without syncing it: a process that reads the file after a crash of this process sees it,
-// and losing it in a crash of the machine only makes the next check weaker.
+// writeProgress replaces the file without syncing it. After a crash of this process, the next process reads the new
+// file. After a crash of the machine, the file may be lost, and the next start only detects fewer losses.
 func writeProgress(directory string, p progress) error {
 	text, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
-	temporary := filepath.Join(directory, "."+progressFile)
+	return writeUnsynced(directory, progressFile, text)
+}
+
+// writeUnsynced replaces a file atomically without syncing it.
+func writeUnsynced(directory, name string, text []byte) error {
+	temporary := filepath.Join(directory, "."+name)
 	if err := os.WriteFile(temporary, text, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(temporary, filepath.Join(directory, progressFile))
+	return os.Rename(temporary, filepath.Join(directory, name))
 }
 
-// admit decides whether a member may start on its data directory, and records its identity in both directories. The
-// returned identity is passed to confirm when etcd has started. The error wraps ErrLost if the data is not what the
-// member has voted with.
+// admit decides whether a member may start with its data directory, and records its identity in both directories. When
+// etcd has started, the caller must pass the returned identity to confirm. The error wraps ErrLost if the data
+// directory does not contain the votes and entries that the member has sent to other members.
 func admit(member config.Member) (identity, error) {
 	found, err := gather(member)
 	if err != nil {
@@ -163,12 +169,17 @@ func confirm(member config.Member, own identity) error {
 	return nil
 }
 
-// evidence is everything that is known about the data of a member before it starts.
+// evidence is the information about the data of a member, from inside and outside the data directory, that admit
+// examines before the member starts.
 type evidence struct {
 	member      config.Member
-	log         logEnd    // end of the write-ahead log
-	hasLog      bool      // the data directory has a write-ahead log
-	hasDatabase bool      // the data directory has a database
+	log         logEnd // end of the write-ahead log
+	hasLog      bool   // the data directory has a write-ahead log
+	hasDatabase bool   // the data directory has a database
+	// owner is the member that wrote the log, according to the member list in the data. It is "" if the data directory has
+	// an identity, or if the list has no other members.
+	owner       string
+	interrupted bool      // an unfinished recovery has renamed the data directory
 	volume      *identity // in the data directory; nil: none
 	outside     *identity // in the directory of the MemberRecord; nil: none
 	progress    progress  // in the directory of the MemberRecord
@@ -186,13 +197,20 @@ func gather(member config.Member) (e evidence, err error) {
 	if _, err := os.Stat(databaseOf(member.DataDirectory)); err == nil {
 		e.hasDatabase = true
 	}
+	if _, err := os.Stat(filepath.Join(BeforeRecovery(member.DataDirectory), "member")); err == nil {
+		e.interrupted = true
+	}
 	if e.log, e.hasLog, err = readLogEnd(logOf(member.DataDirectory)); err != nil {
 		return e, corrupt(member.DataDirectory, err)
+	}
+	if e.volume == nil && e.hasLog && e.hasDatabase {
+		e.owner = ownerOf(databaseOf(member.DataDirectory), types.ID(e.log.memberID))
 	}
 	return e, nil
 }
 
-// contradiction returns why the data cannot be what the member has voted with, or "". It is a clause.
+// contradiction returns a clause for an error message that says why the member cannot have run with this data last, or
+// "" if nothing contradicts it.
 func (e evidence) contradiction() string {
 	if reason := e.foreign(); reason != "" {
 		return reason
@@ -214,9 +232,11 @@ func (e evidence) contradiction() string {
 	return ""
 }
 
-// foreign returns why the data directory belongs to another member or volume, or "".
+// foreign returns the reason why the data directory belongs to another member or volume, or "".
 func (e evidence) foreign() string {
 	switch {
+	case e.volume == nil && e.owner != "" && e.owner != e.member.Name:
+		return fmt.Sprintf("it has the data of member %s, and this is member %s", e.owner, e.member.Name)
 	case e.volume == nil:
 		return ""
 	case e.volume.Name != e.member.Name:
@@ -230,14 +250,23 @@ func (e evidence) foreign() string {
 	return ""
 }
 
-// missing returns why a data directory without a write-ahead log must have one, or "". A first start that was
-// interrupted may leave an identity and a database behind.
+// BeforeRecovery returns the path to which a recovery renames the former data directory of a member.
+func BeforeRecovery(dataDirectory string) string {
+	return filepath.Clean(dataDirectory) + ".before-recovery"
+}
+
+// missing returns the reason why a data directory without a write-ahead log cannot be new, or "". An interrupted first
+// start may leave an identity and a database behind.
 func (e evidence) missing() string {
 	interrupted := e.volume != nil && !e.volume.Started
 	switch {
 	case e.volume != nil && e.volume.Started, e.outside != nil && e.outside.Started, e.member.Record.Started,
 		e.member.Record.Index > 0, e.progress.Index > 0:
 		return "it has no write-ahead log, although this member has run before: the volume was emptied or replaced"
+	case e.interrupted:
+		return "it is empty, because a recovery was interrupted, and its data is in " +
+			BeforeRecovery(e.member.DataDirectory) +
+			": repeat 'quorate etcd recover'"
 	case e.outside != nil && e.volume == nil:
 		return "it is empty, although this member has begun to use it: the volume was emptied or replaced"
 	case e.hasDatabase && !interrupted:
@@ -246,7 +275,7 @@ func (e evidence) missing() string {
 	return ""
 }
 
-// clear removes the files of a first start that was interrupted before etcd had a write-ahead log.
+// clear removes the database of an interrupted first start, in which etcd had not yet created a write-ahead log.
 func (e evidence) clear() error {
 	if e.hasLog || !e.hasDatabase {
 		return nil
@@ -254,7 +283,7 @@ func (e evidence) clear() error {
 	return os.RemoveAll(filepath.Join(e.member.DataDirectory, "member"))
 }
 
-// next returns the identity to record for this start. Data of a release that recorded none gets one.
+// next returns the identity to record for this start. Data of a release without identities gets a new identity.
 func (e evidence) next() identity {
 	own := identity{Name: e.member.Name, Incarnation: rand.Text(), Started: e.hasLog}
 	if e.volume != nil {

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// logEnd is the last position of a write-ahead log, and the member that has written the log.
+// logEnd is the last position of a write-ahead log, and the ID of the member that has written the log.
 type logEnd struct {
 	progress
 	memberID uint64
@@ -35,8 +35,8 @@ func readLogEnd(directory string) (end logEnd, found bool, err error) {
 	}
 	slices.Sort(files) // names begin with the sequence number in hexadecimal
 	for _, file := range slices.Backward(files) {
-		segment, err := readSegment(file)
-		if err != nil {
+		var segment logEnd
+		if err := readSegment(file, &segment); err != nil {
 			return end, true, fmt.Errorf("wal: read %s: %w", file, err)
 		}
 		end.progress = end.newest(segment.progress)
@@ -48,14 +48,19 @@ func readLogEnd(directory string) (end logEnd, found bool, err error) {
 	return end, true, nil
 }
 
-// readSegment reads one file of a write-ahead log, until its end or a record that was not written completely.
-func readSegment(path string) (end logEnd, err error) {
+// recordReader is called with the records of a write-ahead log in their order.
+type recordReader interface {
+	advance(record *walpb.Record) error
+}
+
+// readSegment reads one file of a write-ahead log, until its end or an incomplete record.
+func readSegment(path string, reader recordReader) error {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return end, nil
+		return nil
 	}
 	if err != nil {
-		return end, err
+		return err
 	}
 	defer file.Close()
 	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
@@ -63,17 +68,17 @@ func readSegment(path string) (end logEnd, err error) {
 	for {
 		err := decoder.Decode(&record)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return end, nil
+			return nil
 		}
 		if err != nil {
-			return end, err
+			return err
 		}
 		if record.GetType() == wal.CrcType {
 			decoder.UpdateCRC(record.GetCrc())
 			continue
 		}
-		if err := end.advance(&record); err != nil {
-			return end, err
+		if err := reader.advance(&record); err != nil {
+			return err
 		}
 	}
 }

@@ -11,27 +11,55 @@ import (
 )
 
 // newZapLogger returns a logger for etcd that writes to log. Because etcd logs a lot, its info messages have verbosity
-// 2 and its warnings 1. Fatal messages panic instead of exiting the process.
+// 2 and its warnings 1. Fatal messages panic instead of exiting the process, and panics are errors of type failure.
 func newZapLogger(log logr.Logger) *zap.Logger {
-	return zap.New(core{log: log.WithName("etcd")}, zap.WithFatalHook(zapcore.WriteThenPanic), zap.WithPanicHook(panicHook{log}))
+	return zap.New(core{log: log.WithName("etcd")}, zap.WithFatalHook(panicHook{log}), zap.WithPanicHook(panicHook{log}))
 }
 
-// entriesLost is a part of the message with which raft panics when the leader knows that this member has stored entries that its log
-// lacks.
+// failure is the value with which etcd panics after a fatal log message: the message, and the error in its fields.
+type failure struct {
+	message string
+	cause   error // nil if the message has no error
+}
+
+func (f failure) Error() string {
+	if f.cause == nil {
+		return f.message
+	}
+	return f.message + ": " + f.cause.Error()
+}
+
+func (f failure) Unwrap() error { return f.cause }
+
+// failureOf returns the failure of a logged message.
+func failureOf(message string, fields []zapcore.Field) failure {
+	f := failure{message: message}
+	for _, field := range fields {
+		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
+			f.cause = cause
+		}
+	}
+	return f
+}
+
+// entriesLost is part of the message with which raft panics when the leader has evidence that this member had entries
+// which its log no longer contains.
 const entriesLost = "Was the raft log corrupted, truncated, or lost?"
 
-// panicHook ends the process with the exit code of lost data if raft has lost entries. A panic in raft's goroutine, which
-// cannot be recovered, would end it with another one.
+// panicHook panics with the failure of a message. If raft has lost entries, panicHook instead exits with the exit code
+// for lost data: the panic would occur in raft's goroutine, where it cannot be recovered, and would exit the process
+// with another code.
 type panicHook struct{ log logr.Logger }
 
 // OnWrite implements zapcore.CheckWriteHook. The message is logged already.
-func (h panicHook) OnWrite(entry *zapcore.CheckedEntry, _ []zapcore.Field) {
+func (h panicHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	if strings.Contains(entry.Message, entriesLost) {
-		h.log.Error(ErrLost, "The log of this member lacks entries that the leader knows it to have acknowledged: remove this member "+
-			"from the cluster and let a new member join with an empty directory")
+		h.log.Error(ErrLost,
+			"The log of this member lacks entries that the leader knows it to have acknowledged: remove this member from the "+
+				"cluster and let a new member join with an empty directory")
 		os.Exit(lostError{}.ExitCode())
 	}
-	panic(entry.Message)
+	panic(failureOf(entry.Message, fields))
 }
 
 // core is a zapcore.Core that writes to a logr.Logger.
@@ -73,7 +101,7 @@ var harmless = map[string]bool{
 
 func (c core) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	if entry.Level >= zapcore.ErrorLevel && !harmless[entry.Message] {
-		c.log.Error(errors.New(entry.Message), "etcd error", keysAndValues(fields)...)
+		c.log.Error(errors.New(entry.Message), "Problem in etcd", keysAndValues(fields)...)
 		return nil
 	}
 	c.log.V(max(verbosity(entry.Level), verbosity(zapcore.WarnLevel))).Info(entry.Message, keysAndValues(fields)...)

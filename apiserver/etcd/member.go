@@ -1,39 +1,69 @@
 // Package etcd runs one member of an etcd cluster in this process.
 //
-// Starting a member has several stages, because etcd reports many problems by waiting forever, by panicking or only in
-// its log:
+// Start runs several stages in order, because etcd reports many problems by waiting without limit, by panicking or only
+// in its log:
 //
 //   - checkDirectory checks permissions, lock and meta pages of the data directory, and returns ErrDataDirectory with
 //     advice.
-//   - admit compares the data directory with what is known about the member, and returns ErrLost if the data is not what the
-//     member has voted with: see "Identity".
-//   - The local socket is prepared. A member without it works, but 'quorate etcd' cannot reach it by its data directory.
-//   - join starts etcd, and retries for joinTimeout while the cluster that the member joins does not answer or has not
-//     agreed on its version. launch runs etcd's start on a goroutine, recovers its panics, and stops an etcd that starts
-//     after ctx has ended.
-//   - elect makes the only voter of a cluster campaign at once, instead of after an election timeout.
+//   - admit checks that the data directory contains the votes and entries that the member has sent to other members,
+//     and returns ErrLost if it does not: see "Identity".
+//   - The local socket is created. Without it, the member works, but 'quorate etcd' cannot find it by its data
+//     directory.
+//   - join starts etcd. It retries for joinTimeout while the cluster that the member joins does not respond or has
+//     not agreed on its version. launch runs etcd's start in a goroutine, recovers its panics, and stops an etcd that
+//     starts after ctx has ended.
+//   - elect lets the only voter of a cluster campaign immediately, instead of after an election timeout.
 //   - awaitReady closes Ready when the member is a voter and has served one linearizable read. A learner waits here for
 //     its promotion.
 //
-// Stop transfers leadership first, so that the cluster does not wait for an election timeout.
+// Stop transfers leadership first, so that the other members need not wait for an election timeout.
 //
 // # Identity
 //
-// Raft relies on every voter remembering its votes and the entries that it has acknowledged. A voter that starts again with
-// less than that can help to elect a leader that lacks acknowledged writes, and no other member can notice. Therefore each
-// data directory has an identity (member.json): the member's name, its volume, a random incarnation, and whether etcd has
-// started on it. The same identity is written outside the volume, to the directory of config.MemberRecord, if there is one;
-// the operator mounts an emptyDir volume there, which lives as long as the pod. Next to it, the member keeps its progress: the
-// newest entry of its log that is on disk. The operator adds what it knows when it creates a pod: the volume, the member's ID,
-// and an entry that the member has acknowledged.
+// Raft relies on every voter remembering its votes and the entries that it has acknowledged. A voter that starts again
+// without some of them can help to elect a leader that lacks acknowledged writes, and no other member can detect it.
+// Therefore each data directory has an identity (member.json): the member's name, its volume, a random incarnation, and
+// whether etcd has started with it. If config.MemberRecord has a directory, the same identity is written there, outside
+// the volume; the operator mounts an emptyDir volume, which is deleted with the pod. In this directory, the member also
+// records its progress: the newest entry of its log that is on disk. When the operator creates a pod, it adds the
+// expected volume, the member's ID, and an entry that the member has acknowledged.
 //
-// evidence.contradiction compares all of these before etcd starts, and is a pure function. A member starts on a directory
-// without a write-ahead log only if nothing says that it has run before, and on an existing one only if the log is its own and
-// contains the entries that it is known to have acknowledged. Data of a release that recorded no identity is adopted.
+// Before etcd starts, evidence.contradiction, a pure function, compares this information. A member starts with a
+// directory without a write-ahead log only if nothing shows that it has run before. It starts with an existing log only
+// if it is the member's own log and contains all entries that the member is known to have acknowledged. Data of a
+// release without identities is accepted and gets an identity.
+//
+// # Lost writes
+//
+// If a volume is reset to an earlier state, and no information outside it shows this, the member starts, votes, and can
+// elect a leader that lacks acknowledged writes. Raft on a member that has these writes ignores the leader's entries,
+// or replaces the log with a snapshot. Therefore a member compares its log with the leader's at the start, after
+// elections and before snapshots (compareWith):
+//
+//   - The member first determines the last entry that it knows to be committed, from its log and its database.
+//   - The leader then does a linearizable read, and reports the terms of its log and its applied index (termReport).
+//     By Leader Completeness, the report contains every entry that was committed before the request, unless a member
+//     has lost entries or votes.
+//   - If the report lacks the entry, the member stops with ErrWritesLost. Its data is not changed, and it does not
+//     start again.
+//
+// Invariants: A ledger attributes a term to an entry only if the entry is in the write-ahead log, or was applied while
+// the leader of the log's last term had not changed. A leader reports only terms that it has read since its election.
+// Therefore a member whose volume is intact never stops. While a leader does not respond, a member that needs the
+// comparison does not become ready and rejects snapshots, but it votes: otherwise it would prolong an outage of other
+// members. etcd's peer listeners have no hook for this comparison; therefore type peers serves the peer URLs and calls
+// etcd's handler.
+//
+// # Damage
+//
+// Voters whose logs are equal must have equal data. They compare hashes of the data at a common revision (compareData).
+// A member that differs from a majority stops with ErrDamaged; decide is a pure function that lets at most one member
+// stop at a time.
 package etcd
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -68,14 +98,23 @@ type Member struct {
 	server *etcdserver.EtcdServer
 	client *clientv3.Client
 	socket socketAddress
+	peers  *peers
+	ledger *ledger
+	hasher *hasher
+	report *reporter
 
-	directory string               // of the data
+	background context.Context //nolint:containedctx // ends when the member stops; a request of a peer starts work that outlives it
+
+	directory string               // data directory
 	record    string               // directory outside the volume for the member's record; "": none
 	disk      atomic.Pointer[disk] // nil: unknown
 	allocated os.FileInfo          // database file whose disk space is allocated; used by watchSpace only
 
 	ready    chan struct{}
 	failures chan error
+	compared chan struct{} // closed when the log has been compared with a leader's log, or needs no comparison
+	refused  atomic.Bool
+	refusals chan error // receives the error with which the member stops itself
 	stop     context.CancelFunc
 	running  sync.WaitGroup
 
@@ -88,21 +127,23 @@ type Member struct {
 type Option func(*options)
 
 type options struct {
-	log   logr.Logger
-	alone bool
+	log       logr.Logger
+	alone     bool
+	hashDelay time.Duration // time until the first comparison of hashes of the data
+	hashRetry time.Duration // time until the next comparison after one without a result
 }
 
 // WithLogger sets the logger of a member. The default discards all messages.
 func WithLogger(log logr.Logger) Option { return func(o *options) { o.log = log } }
 
-// WithoutFormerMembers makes the member the only one of its cluster: etcd's --force-new-cluster. It drops entries of its
-// log that it does not know to be committed. All other members must have stopped permanently.
+// WithoutFormerMembers removes all other members from the member list, like etcd's --force-new-cluster. Entries of the
+// log that the member does not know to be committed are dropped. All other members must have stopped permanently.
 func WithoutFormerMembers() Option { return func(o *options) { o.alone = true } }
 
-// Start starts a member on its data directory and returns when it takes part in raft, or with an error when ctx ends.
-// The member can serve requests when Ready is closed.
+// Start starts a member with its data directory. It returns when the member participates in raft, or with an error when
+// ctx ends. The member can serve requests when Ready is closed.
 func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, error) {
-	o := options{log: logr.Discard()}
+	o := options{log: logr.Discard(), hashDelay: hashDelay, hashRetry: hashRetry}
 	for _, option := range opts {
 		option(&o)
 	}
@@ -116,31 +157,64 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 	if err != nil {
 		return nil, err
 	}
+	if err := o.refusal(member.DataDirectory); err != nil {
+		return nil, fmt.Errorf("%w %s: %w", ErrDataDirectory, member.DataDirectory, err)
+	}
 	socket, err := prepareSocket(member.DataDirectory)
 	if err != nil {
 		o.log.Error(err, "Failed to create the local socket; 'quorate etcd' cannot reach this member by its data directory")
 	}
-	started, err := begin(ctx, member, socket, o)
+	configuration, err := configure(member, socket, o.log)
 	if err != nil {
+		socket.close()
+		return nil, err
+	}
+	configuration.ForceNewCluster = o.alone
+	report := &reporter{run: rand.Text()}
+	configuration.ServiceRegister = report.register
+	peers, err := listenPeers(configuration)
+	if err != nil {
+		socket.close()
+		return nil, err
+	}
+	stored := appliedIn(databaseOf(member.DataDirectory))
+	markOpening(databaseOf(member.DataDirectory))
+	started, err := begin(ctx, configuration, o.log)
+	markOpened(databaseOf(member.DataDirectory))
+	if err != nil {
+		peers.close()
 		socket.close()
 		return nil, err
 	}
 	if err := o.confirm(member, own); err != nil {
 		started.Close()
+		peers.close()
 		socket.close()
 		return nil, err
 	}
 	background, cancel := context.WithCancel(context.Background())
 	m := &Member{
 		log: o.log, etcd: started, server: started.Server, client: v3client.New(started.Server), socket: socket, stop: cancel,
-		ready: make(chan struct{}), failures: make(chan error, 1),
-		stopping: make(chan struct{}), stopped: make(chan struct{}), directory: member.DataDirectory,
-		record: member.Record.Directory,
+		background: background, peers: peers, report: report, ledger: newLedger(member.DataDirectory, started.Server, stored),
+		ready: make(chan struct{}), failures: make(chan error, 1), compared: make(chan struct{}),
+		refusals: make(chan error, 1), stopping: make(chan struct{}), stopped: make(chan struct{}),
+		directory: member.DataDirectory, record: member.Record.Directory,
 	}
+	m.hasher = &hasher{client: m.client}
+	m.peers.serve(m, started.GetLogger())
 	m.measureDisk()
 	m.running.Go(func() { m.elect(background) })
 	m.running.Go(func() { m.awaitReady(background) })
 	m.running.Go(func() { m.watchSpace(background) })
+	if len(member.ListenPeerURLs) > 0 {
+		m.running.Go(func() { m.ledger.keep(background) })
+		m.running.Go(func() { m.watchElections(background) })
+		m.running.Go(func() { m.watchData(background, o.hashDelay, o.hashRetry) })
+	} else {
+		never := make(<-chan struct{})
+		m.report.agreed.Store(&never)
+		close(m.compared)
+	}
 	if m.record != "" {
 		m.running.Go(func() { m.recordProgress(background) })
 	}
@@ -148,7 +222,8 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 	return m, nil
 }
 
-// admit returns the zero identity of a member that starts without its former members: it is not a voter of their cluster.
+// admit calls the package's admit. It returns the zero identity for a member that starts without its former members,
+// because that member is not a voter of their cluster.
 func (o options) admit(member config.Member) (identity, error) {
 	if o.alone {
 		return identity{}, nil
@@ -163,22 +238,26 @@ func (o options) confirm(member config.Member, own identity) error {
 	return confirm(member, own)
 }
 
-// begin starts etcd.
-func begin(ctx context.Context, member config.Member, socket socketAddress, o options) (*embed.Etcd, error) {
-	configuration, err := configure(member, socket, o.log)
-	if err != nil {
-		return nil, err
+// refusal returns the error with which the member has stopped permanently. For a member that starts without
+// its former members, it instead records that the member must not start with them again.
+func (o options) refusal(directory string) error {
+	if o.alone {
+		return markRecovered(directory)
 	}
-	configuration.ForceNewCluster = o.alone
-	started, err := join(ctx, configuration, o.log)
+	return readRefusal(directory)
+}
+
+// begin starts etcd.
+func begin(ctx context.Context, configuration *embed.Config, log logr.Logger) (*embed.Etcd, error) {
+	started, err := join(ctx, configuration, log)
 	if err != nil {
-		return nil, explain(member.DataDirectory, err)
+		return nil, explain(configuration.Dir, err)
 	}
 	return started, nil
 }
 
-// join starts etcd. It retries for joinTimeout while no member of the cluster answers or the cluster has not agreed on
-// its version, which takes a new cluster some seconds.
+// join starts etcd. It retries for joinTimeout while no member of the cluster responds, or while the cluster has not
+// agreed on its version, which takes a new cluster some seconds.
 func join(ctx context.Context, configuration *embed.Config, log logr.Logger) (*embed.Etcd, error) {
 	patience := time.Now().Add(joinTimeout)
 	for {
@@ -210,7 +289,7 @@ func launch(ctx context.Context, configuration *embed.Config) (*embed.Etcd, erro
 		defer func() { results <- r }()
 		defer func() {
 			if reason := recover(); reason != nil { // etcd panics on a data directory that it cannot read
-				r.err = fmt.Errorf("%w: %v", errPanicked, reason)
+				r.err = panicked(reason)
 			}
 		}()
 		r.etcd, r.err = embed.StartEtcd(configuration)
@@ -234,10 +313,11 @@ func (m *Member) Client() *clientv3.Client { return m.client }
 // Ready returns a channel that is closed when the member is a voter and has served a linearizable read.
 func (m *Member) Ready() <-chan struct{} { return m.ready }
 
-// LeaderChanged returns a channel that is closed when the member next learns of another leader.
+// LeaderChanged returns a channel that is closed at the next change of the leader that the member observes.
 func (m *Member) LeaderChanged() <-chan struct{} { return m.server.LeaderChangedNotify() }
 
-// Err returns a channel that delivers the error if the member stops unexpectedly, and is closed when it has stopped.
+// Err returns a channel that delivers the error if the member stops unexpectedly. The channel is closed when the member
+// has stopped.
 func (m *Member) Err() <-chan error { return m.failures }
 
 // Check does a linearizable read. It succeeds if the member is a voter and the cluster has a quorum.
@@ -280,13 +360,20 @@ func (m *Member) awaitReady(ctx context.Context) {
 			return
 		}
 	}
-	close(m.ready)
+	select {
+	case <-m.compared:
+		close(m.ready)
+	case <-ctx.Done():
+	}
 }
 
-// awaitFailure reports a stop that Stop did not cause.
+// awaitFailure delivers the error on the channel of Err if the member stops without a call of Stop.
 func (m *Member) awaitFailure() {
 	defer close(m.failures)
 	select {
+	case err := <-m.refusals:
+		m.server.HardStop() // the process may need time to stop; the member must not participate in raft until then
+		m.failures <- err
 	case err, ok := <-m.etcd.Err():
 		if ok {
 			m.failures <- fmt.Errorf("the etcd member failed: %w", err)
@@ -300,8 +387,8 @@ func (m *Member) awaitFailure() {
 	}
 }
 
-// MoveLeadership transfers leadership to another started voter, if this member is the leader and there is one. It skips
-// voters that do not take it within an election timeout.
+// MoveLeadership transfers leadership to another started voter if this member is the leader. It tries the other voters
+// one after the other, each for an election timeout.
 func (m *Member) MoveLeadership(ctx context.Context) error {
 	self := m.server.MemberID()
 	failure := errors.New("no other voter has started")
@@ -343,6 +430,7 @@ func (m *Member) shutDown(ctx context.Context) {
 	m.client.Close()
 	m.server.HardStop() // not Stop, which would try to transfer leadership again and wait seconds for missing voters
 	m.etcd.Close()
+	m.peers.close()
 	m.socket.close()
 	m.running.Wait()
 }

@@ -37,9 +37,9 @@ func (m *Member) recordProgress(ctx context.Context) {
 	}
 }
 
-// settled finds out which committed entries are on disk. etcd announces committed entries before it saves the batch that
-// contains them, and does not announce the next batch before the previous one is saved: so an index is on disk when a
-// higher one is announced, or if the index has not changed for longer than a disk needs to save the batch.
+// settled determines which committed entries are on disk. etcd announces committed entries before it saves the batch
+// that contains them, and does not announce the next batch before the previous one is saved. Therefore an index is on
+// disk when a higher index has been announced, or when it has not changed for longer than a disk needs to save a batch.
 type settled struct {
 	latest    progress
 	unchanged time.Duration

@@ -24,7 +24,7 @@ const (
 	socketPathLimit = 103
 )
 
-// socketPath returns the socket of the member on a data directory.
+// socketPath returns the path of the socket of the member with a data directory.
 func socketPath(dataDirectory string) string {
 	return filepath.Join(dataDirectory, socketDirectory, socketName)
 }
@@ -53,7 +53,7 @@ func openSocketAddress(path string) (socketAddress, error) {
 		directory: directory}, nil
 }
 
-// urls returns no URLs for the zero address.
+// urls returns the URLs of a socket address, none for the zero address.
 func (a socketAddress) urls() []url.URL {
 	if a.path == "" {
 		return nil
@@ -93,11 +93,11 @@ func prepareSocket(dataDirectory string) (socketAddress, error) {
 	return address, listener.Close()
 }
 
-// ErrNotRunning is returned when no member runs on a data directory.
+// ErrNotRunning is returned if no running member uses the data directory.
 var ErrNotRunning = errors.New("no etcd member runs on the data directory")
 
-// LocalConfig returns the configuration of a client of the member that another process of the same user runs on a data
-// directory.
+// LocalConfig returns the configuration of a client for the running member that uses a data directory. The member must
+// run as the same user.
 func LocalConfig(ctx context.Context, dataDirectory string) (clientv3.Config, error) {
 	path := socketPath(dataDirectory)
 	connection, err := dialSocket(ctx, path)

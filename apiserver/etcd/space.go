@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// defragmentShare: a member defragments its database when it starts if 1/defragmentShare of the quota is unused space.
+	// defragmentShare: a member defragments its database when it starts if 1/defragmentShare of the quota is unused
+	// space.
 	defragmentShare = 4
 	// disarmReserve: 1/disarmReserve of the quota must be free before the alarm NOSPACE is disarmed.
 	disarmReserve = 20
@@ -21,22 +22,23 @@ const (
 	alarmInterval = time.Second
 )
 
-// Space is the use of a member's database.
+// Space describes the used and the free space of a member's database and file system.
 type Space struct {
 	Size  int64 // bytes of the file
 	InUse int64 // bytes of Size that hold data
 	Quota int64 // bytes; 0: unlimited
 	// NoSpace is set while the alarm NOSPACE is raised, by this member or another.
 	NoSpace bool
-	// DiskFree is what the file system of the data directory has left, and DiskReserve what it needs for etcd's log, in bytes.
-	// Both are 0 if they are unknown.
+	// DiskFree is the number of bytes that are free in the file system of the data directory. DiskReserve is the number
+	// of these bytes that must remain free for etcd's log. Both are 0 if they are unknown.
 	DiskFree    int64
 	DiskReserve int64
 }
 
 const (
-	// diskReserve is the space for etcd's log: it preallocates segments of 64 MiB, of which it keeps several, and exits if it
-	// cannot write. On small file systems, the reserve is 1/diskReserveShare of the size.
+	// diskReserve is the number of bytes to keep free for etcd's log. etcd preallocates log segments of 64 MiB, keeps
+	// several of them, and exits if it cannot write. On small file systems, 1/diskReserveShare of the size is kept free
+	// instead.
 	diskReserve      = 256 << 20
 	diskReserveShare = 5
 )
@@ -44,7 +46,7 @@ const (
 // disk is the state of the file system of the data directory, in bytes.
 type disk struct{ size, free int64 }
 
-// measureDisk updates what Space reports about the file system.
+// measureDisk updates the values about the file system that Space returns.
 func (m *Member) measureDisk() {
 	d, err := diskOf(m.directory)
 	if err != nil {
@@ -53,18 +55,21 @@ func (m *Member) measureDisk() {
 	before := m.disk.Swap(&d)
 	full := d.free < d.reserve()
 	if full && (before == nil || before.free >= before.reserve()) {
-		m.log.Error(nil, "The file system of the etcd data directory is nearly full; objects cannot be created until it has space",
+		m.log.Error(nil,
+			"The file system of the etcd data directory is nearly full; objects cannot be created until it has space",
 			"directory", m.directory, "free", d.free, "reserve", d.reserve())
 	}
 }
 
 func (d disk) reserve() int64 { return min(diskReserve, d.size/diskReserveShare) }
 
-// databaseReserve is the disk space in bytes that is allocated behind the end of the database. bbolt enlarges the file by as much.
+// databaseReserve is the disk space in bytes that is allocated beyond the end of the database file. bbolt enlarges the
+// file in steps of this size.
 const databaseReserve = 16 << 20
 
-// allocateDatabase allocates the blocks of the database file, and of those by which it grows next. Otherwise, they are
-// allocated when etcd writes a page, and etcd exits if other files have filled the file system by then.
+// allocateDatabase allocates the blocks of the database file, and the next databaseReserve bytes beyond its end.
+// Otherwise, the blocks would be allocated when etcd writes a page, and etcd would exit if other files had filled the
+// file system.
 func (m *Member) allocateDatabase() {
 	path := databaseOf(m.directory)
 	info, err := os.Stat(path)
@@ -78,7 +83,8 @@ func (m *Member) allocateDatabase() {
 	m.allocated = info
 }
 
-// allocate allocates the first bytes of a file without a change of its size. File systems that cannot do so are ignored.
+// allocate allocates blocks for the first bytes of a file without changing its size. It does nothing on file systems
+// that do not support this.
 func allocate(path string, bytes int64) error {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -109,7 +115,7 @@ func quotaOf(flag int64) int64 {
 	return max(flag, 0)
 }
 
-// alarms returns the matching members that have raised the alarm NOSPACE.
+// alarms returns the members for which matches returns true and which have raised the alarm NOSPACE.
 func (m *Member) alarms(matches func(member types.ID) bool) []types.ID {
 	var raised []types.ID
 	for _, alarm := range m.server.Alarms() {
@@ -120,15 +126,15 @@ func (m *Member) alarms(matches func(member types.ID) bool) []types.ID {
 	return raised
 }
 
-// disarms reports whether this member disarms the alarm of a member: its own, and those of members that are no longer in the
-// cluster. etcd keeps the latter when it removes a member and when a snapshot is restored.
+// disarms reports whether this member may disarm the alarm NOSPACE of a member. It disarms its own alarm, and alarms of
+// members that are no longer in the cluster: etcd keeps their alarms when it removes a member or restores a snapshot.
 func (m *Member) disarms(member types.ID) bool {
 	return member == m.server.MemberID() || m.server.Cluster().Member(member) == nil
 }
 
-// watchSpace measures the file system and allocates space for the database, until ctx ends. Once the member is ready, it also
-// checks the alarm NOSPACE: etcd replaces its record of alarms without a lock when it applies the snapshot with which a new
-// member joins.
+// watchSpace measures the file system and allocates space for the database, until ctx ends. It checks the alarm NOSPACE
+// only when the member is ready: before, etcd may be applying the snapshot with which a new member joins, and it
+// replaces its alarms then without a lock.
 func (m *Member) watchSpace(ctx context.Context) {
 	ticker := time.NewTicker(alarmInterval)
 	defer ticker.Stop()
@@ -149,15 +155,18 @@ func (m *Member) watchSpace(ctx context.Context) {
 	}
 }
 
-// checkAlarm disarms the alarm NOSPACE when this member's database has space again, because it was defragmented or the quota
-// was raised. etcd keeps the alarm, and rejects writes, until an administrator disarms it. While the alarm is raised, checkAlarm
-// also commits, because the use after a compaction is updated only by the second commit that follows. It reports whether the
-// alarm is raised, given whether it was raised at the last check.
+// checkAlarm disarms the alarm NOSPACE when this member's database has enough free space again, because it was
+// defragmented or its quota was raised. Without this, etcd rejects writes until an administrator disarms the alarm.
+// While the alarm is raised or more than half of the quota is in use, checkAlarm also commits backend transactions,
+// because the space that a compaction frees is counted only after the second commit. before is the result of the
+// previous check.
 func (m *Member) checkAlarm(ctx context.Context, before bool) (raised bool) {
 	alarms, space := m.alarms(m.disarms), m.Space()
 	raised = len(alarms) > 0
 	if space.NoSpace || space.Quota > 0 && space.InUse > space.Quota/2 {
-		m.server.Backend().ForceCommit()
+		// KV().Commit excludes a snapshot that replaces the backend at the same time; Backend().ForceCommit could use a
+		// backend that etcd has just closed.
+		m.server.KV().Commit()
 	}
 	switch {
 	case raised && space.Size < space.Quota-space.Quota/disarmReserve || raised && space.Quota == 0:

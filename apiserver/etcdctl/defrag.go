@@ -25,8 +25,8 @@ func (t *tool) defragCommand() *cobra.Command {
 	}
 }
 
-// defrag defragments one member after the other and stops at the first error, so that the same problem cannot make all
-// members unavailable.
+// defrag defragments one member after the other. It stops at the first error, so that a problem which affects all
+// members cannot make more than one of them unavailable.
 func (t *tool) defrag(ctx context.Context) error {
 	ctx, cancel := t.limited(ctx, 0)
 	defer cancel()
@@ -56,7 +56,7 @@ func (t *tool) defragOne(ctx context.Context, client *clientv3.Client, endpoint 
 		return defragmented{}, err
 	}
 	if _, err := client.Defragment(ctx, endpoint); err != nil {
-		return defragmented{}, failed("defragmenting", t.name(endpoint), err)
+		return defragmented{}, failed("defragment", t.name(endpoint), err)
 	}
 	after, err := t.memberStatus(ctx, client, endpoint)
 	if err != nil {

@@ -1,7 +1,8 @@
-// Package etcdctl is the command `quorate etcd`: status, alarms, defragmentation and snapshots of a running etcd, which
-// may be the embedded member of an API server on the same machine, and new data directories from snapshots.
+// Package etcdctl implements the command `quorate etcd`. It shows the status of a running etcd, manages its alarms,
+// defragments it and saves snapshots. It also creates data directories from snapshots. The etcd may be the embedded
+// member of an API server on the same machine.
 //
-// test/space runs its commands against a full database.
+// test/space runs these commands with a full database.
 package etcdctl
 
 import (
@@ -25,7 +26,8 @@ import (
 // quickTimeout bounds commands that do not move data.
 const quickTimeout = 10 * time.Second
 
-// retries limits the attempts of a request. The client's default of 100 would replace the reason by a timeout.
+// retries limits the attempts of a request. With the client's default of 100, a timeout would hide the reason of the
+// failure.
 const retries = 3
 
 // tool is one invocation of the command.
@@ -39,7 +41,7 @@ type tool struct {
 	format        string        // empty or "json"
 }
 
-// Run is the command `quorate etcd`.
+// Run runs the command `quorate etcd`.
 func Run(ctx context.Context, args []string) error {
 	command := newCommand(terminal.Stdout())
 	command.SetArgs(args)
@@ -71,18 +73,19 @@ func newCommand(out io.Writer) *cobra.Command {
 	flags.StringVar(&t.tls.TrustedCAFile, "cacert", "", "Authority of the certificates of --endpoints")
 	flags.StringVar(&t.tls.CertFile, "cert", "", "Client certificate for --endpoints")
 	flags.StringVar(&t.tls.KeyFile, "key", "", "Key of --cert")
-	flags.DurationVar(&t.timeout, "timeout", 0, "Time limit of the command (default 10s; none for defrag, snapshot, restore and recover)")
+	flags.DurationVar(&t.timeout, "timeout", 0,
+		"Time limit of the command (default 10s; none for defrag, snapshot, restore and recover)")
 	flags.StringVarP(&t.format, "output", "o", "", "Output format: json; default: a table")
 	command.AddCommand(t.statusCommand(), t.alarmCommand(), t.defragCommand(), t.snapshotCommand(), t.restoreCommand(),
 		t.recoverCommand())
 	return command
 }
 
-// offline is the annotation of commands that use no running etcd.
+// offline is the annotation of commands that do not connect to a running etcd.
 const offline = "offline"
 
-// group returns a command that has only subcommands. An unknown one is an error; without RunE, cobra would print the help
-// and report success.
+// group returns a command that has only subcommands. RunE makes an unknown subcommand an error; without it, cobra would
+// print the help and exit successfully.
 func group(name, short string) *cobra.Command {
 	return &cobra.Command{
 		Use: name, Short: short, Args: cobra.NoArgs, Annotations: map[string]string{offline: "true"},
@@ -104,7 +107,7 @@ func (t *tool) validate(command *cobra.Command) error {
 	return nil
 }
 
-// limited returns a context with --command-timeout, else with a default. 0 is no limit.
+// limited returns a context with the timeout of --command-timeout, or else the standard timeout. 0 means no timeout.
 func (t *tool) limited(ctx context.Context, standard time.Duration) (context.Context, context.CancelFunc) {
 	if t.timeout > 0 {
 		standard = t.timeout
@@ -130,8 +133,8 @@ func (t *tool) configuration(ctx context.Context) (clientv3.Config, error) {
 	return configuration, err
 }
 
-// failFast makes requests fail at once with the reason why there is no connection. By default etcd's client waits for a
-// connection until the request times out. Its parameters are those of a grpc.UnaryClientInterceptor.
+// failFast is a grpc.UnaryClientInterceptor. It makes requests fail immediately, with the reason why there is no
+// connection. By default, etcd's client waits for a connection until the request times out.
 func failFast(ctx context.Context, method string, request, reply any, connection *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	return invoke(ctx, method, request, reply, connection, append(options, grpc.WaitForReady(false))...)
@@ -145,7 +148,7 @@ func (t *tool) connect(ctx context.Context) (*clientv3.Client, error) {
 	return clientv3.New(configuration)
 }
 
-// name returns what the user has specified for an endpoint.
+// name returns the name of an endpoint in output: the data directory if the user has specified one, otherwise the URL.
 func (t *tool) name(endpoint string) string {
 	if t.dataDirectory != "" {
 		return t.dataDirectory
@@ -153,7 +156,7 @@ func (t *tool) name(endpoint string) string {
 	return endpoint
 }
 
-// memberStatus returns the status of a member. Its timeout is short because a status needs no quorum.
+// memberStatus returns the status of a member. The timeout is short, because a member can respond without a quorum.
 func (t *tool) memberStatus(ctx context.Context, client *clientv3.Client, endpoint string) (etcd.Status, error) {
 	ctx, cancel := t.limited(ctx, quickTimeout)
 	defer cancel()

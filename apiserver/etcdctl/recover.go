@@ -19,8 +19,9 @@ import (
 	"quorate.dev/apiserver/snapshot"
 )
 
-// recovery makes the data directory of a member whose cluster has lost its quorum that of a new cluster. Each step can be
-// interrupted: the former directory is renamed first and deleted last, and the new one appears when it is complete.
+// recovery replaces the data directory of a member whose cluster has permanently lost its quorum with the data
+// directory of a new, single-member cluster. It can be interrupted at any step and repeated: it renames the former data
+// directory first, deletes it last, and creates the new one with a rename when it is complete.
 type recovery struct {
 	snapshot.RestoreOptions
 	uid        string
@@ -31,8 +32,8 @@ func (t *tool) recoverCommand() *cobra.Command {
 	r := recovery{}
 	command := &cobra.Command{
 		Use: "recover", Short: "Continue with the data of one member after the loss of the quorum",
-		Long: "Continue with the data of one member after the loss of the quorum. Its data directory becomes that of the only\n" +
-			"member of a new etcd cluster. Stop all other members permanently first. Writes that only they have are lost.\n\n" +
+		Long: "Continue with the data of one member after the loss of the quorum. The member becomes the only member of a\n" +
+			"new etcd cluster. Stop all other members permanently first. Writes that only they have are lost.\n\n" +
 			"Revisions continue --bump-revision later, as after 'restore'. The volume needs room for two more copies of the\n" +
 			"database. An interrupted recovery can be repeated.",
 		Example: "  quorate etcd recover --data-dir /var/lib/quorate/etcd",
@@ -47,7 +48,8 @@ func (t *tool) recoverCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	t.restoreFlags(flags, &r.RestoreOptions)
-	flags.StringVar(&r.uid, "uid", "", "UID of the operation; once it is complete, repeating it with the same UID has no effect")
+	flags.StringVar(&r.uid, "uid", "",
+		"UID of the operation; once it is complete, repeating it with the same UID has no effect")
 	flags.StringVar(&r.resultFile, "result-file", "", "File for the result as JSON, such as /dev/termination-log in a pod")
 	return command
 }
@@ -73,11 +75,11 @@ func (t *tool) recover(ctx context.Context, r recovery) error {
 	return err
 }
 
-func (r *recovery) former() string       { return filepath.Clean(r.Directory) + ".before-recovery" }
+func (r *recovery) former() string       { return etcd.BeforeRecovery(r.Directory) }
 func (r *recovery) recordFile() string   { return filepath.Clean(r.Directory) + ".recovered.json" }
 func (r *recovery) snapshotFile() string { return filepath.Clean(r.Directory) + ".recovery.db" }
 
-// recoveryRecord is written before the new data directory appears.
+// recoveryRecord is the content of recordFile. It is written before the new data directory is created.
 type recoveryRecord struct {
 	UID    string        `json:"uid"`
 	Result format.Result `json:"result"`
@@ -108,7 +110,7 @@ func (r *recovery) run(ctx context.Context) (format.Result, error) {
 		return result, err
 	}
 	r.Snapshot = r.snapshotFile()
-	if _, err := snapshot.Restore(r.RestoreOptions); err != nil {
+	if _, err := snapshot.Restore(ctx, r.RestoreOptions); err != nil {
 		return result, err
 	}
 	return result, r.removeFormer()
@@ -119,7 +121,7 @@ func (r *recovery) record() (record recoveryRecord, ok bool) {
 	return record, err == nil && json.Unmarshal(text, &record) == nil
 }
 
-// moveFormer renames the data directory, unless an interrupted recovery has done that.
+// moveFormer renames the data directory, unless an interrupted recovery has already done so.
 func (r *recovery) moveFormer() error {
 	if isEmpty(r.Directory) {
 		if isEmpty(r.former()) {
@@ -131,7 +133,7 @@ func (r *recovery) moveFormer() error {
 		if _, ok := r.record(); !ok {
 			return fmt.Errorf("both %s and %s have data: remove the one that you do not need", r.Directory, r.former())
 		}
-		if err := r.removeFormer(); err != nil { // the present data was recovered from it
+		if err := r.removeFormer(); err != nil { // it remains from a recovery that has created the present data
 			return err
 		}
 	}
@@ -142,8 +144,8 @@ func (r *recovery) removeFormer() error {
 	return errors.Join(os.RemoveAll(r.former()), os.RemoveAll(r.snapshotFile()))
 }
 
-// save starts the former member alone, which replays its log up to the last entry that it knows to be committed, and
-// saves a snapshot.
+// save starts the former member without other members. The member replays its log up to the last entry that it knows to
+// be committed. Then save saves a snapshot.
 func (r *recovery) save(ctx context.Context) (info snapshot.Info, err error) {
 	r.Progress("Reading the data of the member")
 	flags := config.Default().Member

@@ -1,6 +1,7 @@
 package etcdctl
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -14,27 +15,37 @@ import (
 )
 
 func (t *tool) restoreCommand() *cobra.Command {
-	o := snapshot.RestoreOptions{}
+	o, unverified := snapshot.RestoreOptions{}, false
 	command := &cobra.Command{
 		Use: "restore FILE", Short: "Create a data directory from a snapshot",
 		Long: "Create a data directory from a snapshot, with one member in a new etcd cluster. Further members join it\n" +
-			"with --etcd-initial-cluster-state=existing. The directory is created when its data is complete; an interrupted restore\n" +
-			"can be repeated.\n\n" +
+			"with --etcd-initial-cluster-state=existing. The directory is created when its data is complete; an interrupted " +
+			"restore\ncan be repeated.\n\n" +
 			"Revisions continue --bump-revision after the snapshot's, and all before are marked compacted: clients that\n" +
-			"watched the original cluster get 410 Gone and list again, instead of missing changes.",
-		Example: "  quorate etcd restore snapshot.db --data-dir /var/lib/quorate/etcd",
+			"watched the original cluster get 410 Gone and list again, instead of missing changes.\n\n" +
+			"A user who can write to the directory of the file can replace it by another snapshot: --sha256 is required, " +
+			"which\n'quorate etcd snapshot save' has printed, or --unverified.",
+		Example: "  quorate etcd restore snapshot.db --sha256 $SHA256 --data-dir /var/lib/quorate/etcd",
 		Args:    fileArgument("the snapshot"), Annotations: map[string]string{offline: "true"},
 		RunE: func(command *cobra.Command, args []string) error {
 			o.Snapshot, o.Directory = args[0], t.dataDirectory
 			o.Progress = func(part string) { fmt.Fprintln(command.ErrOrStderr(), part) }
-			return t.restore(o)
+			if (o.SHA256 == "") != unverified {
+				return errors.New("one of --sha256 and --unverified is required: the SHA-256 that 'quorate etcd snapshot save' " +
+					"has printed, or the confirmation that the file may have been replaced")
+			}
+			return t.restore(command.Context(), o)
 		},
 	}
-	t.restoreFlags(command.Flags(), &o)
+	flags := command.Flags()
+	t.restoreFlags(flags, &o)
+	flags.StringVar(&o.SHA256, "sha256", "",
+		"SHA-256 that the snapshot must have, as 'snapshot save' and 'snapshot status' print it")
+	flags.BoolVar(&unverified, "unverified", false, "Restore the file without --sha256")
 	return command
 }
 
-// restoreFlags are the flags of a data directory for the only member of a new cluster.
+// restoreFlags are the flags for the data directory of a new single-member cluster.
 func (t *tool) restoreFlags(flags *pflag.FlagSet, o *snapshot.RestoreOptions) {
 	flags.StringVar(&o.Name, "name", config.Default().Member.Name, "Name of the member, its --etcd-name")
 	flags.StringVar(&o.PeerURL, "initial-advertise-peer-url", "",
@@ -44,13 +55,13 @@ func (t *tool) restoreFlags(flags *pflag.FlagSet, o *snapshot.RestoreOptions) {
 		"Number of revisions to skip; must exceed the revisions that the original cluster created after the snapshot")
 }
 
-// complete sets the options that have no flag.
+// complete sets the options for which there are no flags.
 func complete(o *snapshot.RestoreOptions) error {
 	switch {
 	case o.Directory == "":
 		return errors.New("--data-dir is required: the data directory to create")
 	case o.PeerURL == "":
-		o.PeerURL = "unix://no-peers-" + strings.ToLower(rand.Text()) // as of a member that listens to no peers
+		o.PeerURL = "unix://no-peers-" + strings.ToLower(rand.Text()) // as for a member without peer URLs
 	}
 	if o.Token == "" {
 		o.Token = rand.Text()
@@ -58,11 +69,11 @@ func complete(o *snapshot.RestoreOptions) error {
 	return nil
 }
 
-func (t *tool) restore(o snapshot.RestoreOptions) error {
+func (t *tool) restore(ctx context.Context, o snapshot.RestoreOptions) error {
 	if err := complete(&o); err != nil {
 		return err
 	}
-	info, err := snapshot.Restore(o)
+	info, err := snapshot.Restore(ctx, o)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", o.Snapshot, err)
 	}

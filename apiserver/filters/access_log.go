@@ -14,13 +14,13 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// accessLogVerbosity is the verbosity at which each request is logged, as in kube-apiserver.
+// accessLogVerbosity is the verbosity from which each request is logged, as in kube-apiserver.
 const accessLogVerbosity = 3
 
-// slowFilter is the duration above which the log has how long a filter took, as in kube-apiserver.
+// slowFilter is the latency of a filter above which the log line contains it, as in kube-apiserver.
 const slowFilter = 100 * time.Millisecond
 
-// accessLog logs each request when it is finished, at -v=3 or higher, with kube-apiserver's keys.
+// accessLog logs each request when it ends, at -v=3 or higher, with kube-apiserver's keys.
 type accessLog struct {
 	next   http.Handler
 	logger logr.Logger
@@ -35,7 +35,8 @@ func (f *accessLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer.log = &responseLog{}
-	agent := r.UserAgent() // now: filters change the headers
+	// The user agent is read before the other filters change the headers.
+	agent := r.UserAgent()
 	defer func() { f.write(logger, r, answer, agent) }()
 	f.next.ServeHTTP(w, r)
 }
@@ -67,10 +68,11 @@ func (f *accessLog) write(logger logr.Logger, r *http.Request, answer *response,
 	logger.Info("HTTP", append(values, answer.logged()...)...)
 }
 
-// maxName is the length at which kube-apiserver truncates names of flow schemas and priority levels in the log.
+// maxName is the length in bytes to which kube-apiserver truncates the names of flow schemas and priority levels in the
+// log.
 const maxName = 64
 
-// quoted returns a name as kube-apiserver logs it.
+// quoted returns the name of a flow schema or priority level as kube-apiserver logs it.
 func quoted(name string) string {
 	if len(name) > maxName {
 		name = name[:maxName]
@@ -78,21 +80,22 @@ func quoted(name string) string {
 	return strconv.Quote(name)
 }
 
-// responseLog has what is logged about an error: where its status was sent, and what was sent.
+// responseLog has the parts of an error response that are logged: the stack at which the status code was sent, and the
+// body.
 type responseLog struct {
 	stack  string
 	output strings.Builder
 }
 
-// maxStack bounds the logged stack trace, in bytes.
+// maxStack bounds the logged stack trace and the logged body, in bytes.
 const maxStack = 50 << 10
 
-// logsStack reports whether the stack is logged at which a status code was sent.
+// logsStack reports whether the stack that sent the status code is logged.
 func logsStack(status int) bool {
 	return (status < http.StatusOK || status >= http.StatusInternalServerError) && status != http.StatusSwitchingProtocols
 }
 
-// sent records the status code. A nil *responseLog records nothing.
+// sent records the stack at which status is sent. A nil *responseLog records nothing.
 func (l *responseLog) sent(status int) {
 	if l == nil || !logsStack(status) {
 		return
@@ -101,14 +104,14 @@ func (l *responseLog) sent(status int) {
 	l.stack = "\n" + string(stack[:runtime.Stack(stack, false)])
 }
 
-// wrote records part of the body.
+// wrote records part of the body of an error response.
 func (l *responseLog) wrote(part []byte) {
 	if l != nil && l.stack != "" && l.output.Len() < maxStack {
 		l.output.Write(part[:min(len(part), maxStack)])
 	}
 }
 
-// logged returns the keys and values of the response.
+// logged returns the keys and values of the response for the log line.
 func (w *response) logged() []any {
 	w.mu.Lock()
 	defer w.mu.Unlock()

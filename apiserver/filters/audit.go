@@ -16,8 +16,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// auditRequests audits authenticated requests: when they are received, when the response of a long-running one starts,
-// and when they end.
+// auditRequests creates the audit events of authenticated requests: when a request is received, when the response to a
+// long-running request starts, and when the request ends.
 type auditRequests struct {
 	next    http.Handler
 	auditor *audit.Auditor
@@ -56,8 +56,10 @@ func (f *auditRequests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// beginAudit starts the event of a request. It responds, and reports that it is not ok, if it cannot.
-func beginAudit(auditor *audit.Auditor, record *request.Record, w http.ResponseWriter, r *http.Request) (audited, ok bool) {
+// beginAudit starts the audit event of a request. If that fails, it responds with an error and returns false for ok.
+func beginAudit(
+	auditor *audit.Auditor, record *request.Record, w http.ResponseWriter, r *http.Request,
+) (audited, ok bool) {
 	fillAttributes(record)
 	audited, err := auditor.Begin(record, r)
 	if err != nil {
@@ -68,7 +70,8 @@ func beginAudit(auditor *audit.Auditor, record *request.Record, w http.ResponseW
 	return audited, true
 }
 
-// auditStatus makes the handler's first status code part of the event. starts is set if the event is then processed.
+// auditStatus records the handler's first status code in the audit event. If starts is set, the stage ResponseStarted
+// is then processed.
 func auditStatus(w http.ResponseWriter, record *request.Record, starts bool) {
 	answer, ok := w.(*response)
 	if !ok {
@@ -84,7 +87,7 @@ func auditStatus(w http.ResponseWriter, record *request.Record, starts bool) {
 	}
 }
 
-// finish processes the last event of a request. A panic continues after it.
+// finish processes the last stage of a request's audit event. It propagates a panic of the handler.
 func (f *auditRequests) finish(record *request.Record) {
 	event := record.AuditContext()
 	if reason := recover(); reason != nil {
@@ -96,7 +99,8 @@ func (f *auditRequests) finish(record *request.Record) {
 		event.ProcessEventStage(record, auditapi.StagePanic)
 		return
 	}
-	if event.GetEventResponseStatus() == nil { // neither a status code nor a body was sent
+	// The handler has sent neither a status code nor a body.
+	if event.GetEventResponseStatus() == nil {
 		event.SetEventResponseStatus(&metav1.Status{
 			Code: http.StatusOK, Status: metav1.StatusSuccess, Message: "Connection closed early",
 		})
@@ -108,10 +112,11 @@ func (f *auditRequests) finish(record *request.Record) {
 	event.ProcessEventStage(record, auditapi.StageResponseComplete)
 }
 
-// slowRequest is the duration above which an event has the latencies of the parts of its request, as in kube-apiserver.
+// slowRequest is the duration of a request above which the audit event has the latencies of its parts, as in
+// kube-apiserver.
 const slowRequest = 500 * time.Millisecond
 
-// annotateLatency adds where a slow request has spent its time.
+// annotateLatency adds the latencies of the parts of a slow request to its audit event.
 func (f *auditRequests) annotateLatency(record *request.Record) {
 	total := f.clock.Since(record.Received)
 	if total <= slowRequest {
@@ -125,8 +130,8 @@ func (f *auditRequests) annotateLatency(record *request.Record) {
 	upstream.AddAuditAnnotationsMap(record, latencies)
 }
 
-// auditFailure audits a request that is rejected before it is authenticated, with one event. The caller must respond
-// next. It reports whether the caller may.
+// auditFailure creates the audit event of a request that is rejected before it is authenticated. It reports whether the
+// caller may respond, which the caller must do next; otherwise auditFailure has responded with an error.
 func auditFailure(auditor *audit.Auditor, w http.ResponseWriter, r *http.Request, message string) bool {
 	if auditor == nil {
 		return true
@@ -140,7 +145,8 @@ func auditFailure(auditor *audit.Auditor, w http.ResponseWriter, r *http.Request
 	return ok
 }
 
-// attemptedMethods describes the credentials of a request that failed authentication.
+// attemptedMethods returns the message of the audit event of a request that failed authentication: the kinds of
+// credentials that it has.
 func attemptedMethods(r *http.Request) string {
 	var methods []string
 	if _, _, ok := r.BasicAuth(); ok {
@@ -162,7 +168,7 @@ func attemptedMethods(r *http.Request) string {
 	return "Authentication failed, attempted: " + strings.Join(methods, ", ")
 }
 
-// annotateDeprecation adds that the request was for a deprecated version of a resource.
+// annotateDeprecation annotates the audit event of a request for a deprecated version of a resource.
 func annotateDeprecation(record *request.Record, removedIn string) {
 	upstream.AddAuditAnnotation(record, "k8s.io/deprecated", "true")
 	if removedIn != "" {

@@ -6,7 +6,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// auditID returns the client's Audit-ID, or a generated one, in the response.
+// auditID sets the Audit-ID of the request, and returns it in the response: the client's, or a generated one.
 type auditID struct{ next http.Handler }
 
 const auditIDHeader = "Audit-Id"

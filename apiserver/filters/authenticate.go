@@ -16,14 +16,15 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// authenticate sets the user of a request, or responds with 401.
+// authenticate sets the user of a request, or responds with 401 if authentication fails.
 type authenticate struct {
 	next          http.Handler
 	authenticator authenticator.Request
-	proxy         func() *authentication.FrontProxy // may be nil
-	metrics       *Metrics
-	auditor       *audit.Auditor
-	clock         clock.PassiveClock
+	// proxy returns the configuration of the front proxy; both the function and its result may be nil.
+	proxy   func() *authentication.FrontProxy
+	metrics *Metrics
+	auditor *audit.Auditor
+	clock   clock.PassiveClock
 }
 
 func newAuthenticate(next http.Handler, options Options) http.Handler {
@@ -33,13 +34,13 @@ func newAuthenticate(next http.Handler, options Options) http.Handler {
 	}
 }
 
-// standardProxy has the headers of every front proxy.
+// standardProxy has the usual headers of front proxies, which are removed whether or not a front proxy is configured.
 var standardProxy = authentication.FrontProxy{
 	UsernameHeaders: []string{"X-Remote-User"}, UIDHeaders: []string{"X-Remote-Uid"},
 	GroupHeaders: []string{"X-Remote-Group"}, ExtraHeaderPrefixes: []string{"X-Remote-Extra-"},
 }
 
-// clear removes the headers of front proxies before the handler sees them.
+// clear removes the headers of front proxies, so that no handler sees them.
 func (f *authenticate) clear(headers http.Header) {
 	standardProxy.Clear(headers)
 	if f.proxy == nil {
@@ -78,8 +79,8 @@ func (f *authenticate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// closeIfHTTP2 closes the HTTP/2 connections of unauthenticated clients after one request, as kube-apiserver does
-// against stream resets (CVE-2023-44487).
+// closeIfHTTP2 closes the HTTP/2 connection of an unauthenticated client after the request, as kube-apiserver does
+// against rapid stream resets (CVE-2023-44487).
 func closeIfHTTP2(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 && utilfeature.DefaultFeatureGate.Enabled(features.UnauthenticatedHTTP2DOSMitigation) {
 		w.Header().Set("Connection", "close")

@@ -14,7 +14,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// authorize passes on requests that the user is allowed, and responds with 403 to all others.
+// authorize passes on requests that the authorizer allows, and responds with 403 to all others.
 type authorize struct {
 	next       http.Handler
 	authorizer authorizer.Authorizer
@@ -30,7 +30,8 @@ func (f *authorize) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record.Latency.Authorization = f.clock.Since(started)
 	f.metrics.authorized(decision, err, record.Latency.Authorization)
 	f.metrics.filters.Load().authorization.Observe(record.Latency.Authorization.Seconds())
-	if decision == authorizer.DecisionAllow { // even if err reports that part of the policy could not be evaluated
+	// A request can be allowed although part of the policy could not be evaluated, which err reports.
+	if decision == authorizer.DecisionAllow {
 		audit.AnnotateDecision(record, "allow", reason)
 		f.next.ServeHTTP(w, r)
 		return
@@ -50,13 +51,13 @@ func (f *authorize) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	refuse(w, r, request.Forbidden(&record.Attributes, reason))
 }
 
-// refuse responds with an error whose text quotes the request. nosniff keeps browsers from rendering it.
+// refuse responds with an error whose text quotes the request. The header nosniff prevents browsers from rendering it.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	request.WriteError(w, r, err)
 }
 
-// fillAttributes sets the authorization attributes of the record.
+// fillAttributes sets the attributes for the authorizer in the record.
 func fillAttributes(record *request.Record) {
 	info, a := &record.Info, &record.Attributes
 	a.User, a.Verb, a.Namespace = record.User, info.Verb, info.Namespace

@@ -9,15 +9,16 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// slowTraceVerbosity is the verbosity at which the traces of slow requests are logged, as in kube-apiserver.
+// slowTraceVerbosity is the verbosity from which the traces of slow requests are logged, as in kube-apiserver.
 const slowTraceVerbosity = 2
 
-// begin creates the record and the response writer that all other filters share.
+// begin creates the record and the response writer that all other filters and the handler share.
 type begin struct {
-	next    http.Handler
-	clock   clock.PassiveClock
-	logger  logr.Logger
-	traced  bool // Spans of all requests are exported.
+	next   http.Handler
+	clock  clock.PassiveClock
+	logger logr.Logger
+	// traced is set if the spans of requests are exported.
+	traced  bool
 	sending *sending
 }
 

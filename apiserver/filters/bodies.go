@@ -1,6 +1,7 @@
 package filters
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -13,26 +14,31 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// BodyLimits bound the request bodies held in memory, in bytes, and how slowly they may arrive. Zero fields have
+// BodyLimits bound the bytes of request bodies in memory, and how slowly bodies may arrive. Fields that are 0 have
 // defaults.
 type BodyLimits struct {
-	Total    int64 // all requests together
-	PerUser  int64
-	Reserved int64 // in addition to Total, for essential requests and administrators
-	// In each Window after the one in which it starts, a body must complete or grow by Progress bytes. All bodies share
-	// the same windows.
+	// Total is the number of bytes of the bodies of all requests together.
+	Total int64
+	// PerUser is the number of bytes of the bodies of one user's requests.
+	PerUser int64
+	// Reserved is the number of bytes in addition to Total that only essential requests and administrators can use.
+	Reserved int64
+	// In each Window after the one in which it starts, a body must be completed or grow by Progress bytes. All bodies
+	// share the same windows.
 	Window   time.Duration
 	Progress int64
 }
 
-// defaultBodyLimits allow about forty bodies of the maximum size at once, ten of them by one user.
+// defaultBodyLimits allow about forty bodies of the maximum size at the same time, ten of one user.
 var defaultBodyLimits = BodyLimits{
 	Total: 128 << 20, PerUser: 32 << 20, Reserved: 32 << 20, Window: 10 * time.Second, Progress: 64 << 10,
 }
 
-// Within returns the default limits, or smaller ones if the process has only so many bytes of memory.
+// Within returns the default limits, or smaller limits if an eighth of limit, the memory of the process in bytes, is
+// less.
 func (BodyLimits) Within(limit int64) BodyLimits {
-	const part = 8 // of the memory is for bodies
+	// part is the reciprocal of the share of the memory that bodies may take.
+	const part = 8
 	d := defaultBodyLimits
 	if total := limit / part; total < d.Total {
 		return BodyLimits{Total: total, PerUser: max(total/4, request.MaxBody), Reserved: max(total/4, request.MaxBody)}
@@ -41,44 +47,42 @@ func (BodyLimits) Within(limit int64) BodyLimits {
 }
 
 func (l BodyLimits) withDefaults() BodyLimits {
-	for _, field := range []struct{ value, byDefault *int64 }{
-		{&l.Total, &defaultBodyLimits.Total}, {&l.PerUser, &defaultBodyLimits.PerUser},
-		{&l.Reserved, &defaultBodyLimits.Reserved}, {&l.Progress, &defaultBodyLimits.Progress},
-	} {
-		if *field.value == 0 {
-			*field.value = *field.byDefault
-		}
+	d := defaultBodyLimits
+	return BodyLimits{
+		Total: cmp.Or(l.Total, d.Total), PerUser: cmp.Or(l.PerUser, d.PerUser), Reserved: cmp.Or(l.Reserved, d.Reserved),
+		Progress: cmp.Or(l.Progress, d.Progress), Window: cmp.Or(l.Window, d.Window),
 	}
-	if l.Window == 0 {
-		l.Window = defaultBodyLimits.Window
-	}
-	return l
 }
 
-// awaitedBody is net/http's limit of unread body bytes for which it waits before it sends a response that exceeds its
-// buffer. The request would hold its slot meanwhile; full duplex turns the wait off.
+// awaitedBody is the number of unread bytes of a body up to which net/http reads the rest of the body before it sends a
+// response that exceeds its buffer. The request would hold its slot during this read; full duplex disables the read.
 const awaitedBody = 256 << 10
 
-// seatedBody is how long a request holds the seat of its priority level while its body arrives. Nearly all bodies arrive
-// with their headers. A slot in flight, for which there are no queues and which costs less, is not held meanwhile.
+// seatedBody is how long a request holds the seat of its priority level while its body arrives. Nearly all bodies
+// arrive with their headers. Without priority and fairness there are no queues for a second seat, and a request
+// releases its slot before its body is read.
 const seatedBody = 50 * time.Millisecond
 
 // bodies reads the body of a write before its handler runs. A slow upload releases its seat until the body is complete,
-// and holds only memory for the bytes that have arrived, which BodyLimits bound. It comes after authorization, so that users
-// without write access hold none. Read errors are left to the handler, which reports them in kube-apiserver's order.
+// and holds only memory for the bytes that have arrived, which BodyLimits bound. The filter follows authorization, so
+// that users without write access hold no memory. The handler reports errors of reading in kube-apiserver's order.
 type bodies struct {
 	next    http.Handler
 	catalog *resource.CatalogHolder
 	metrics *Metrics
 	limits  BodyLimits
-	// queued is set if a request that has released its seat can wait for another one in a queue.
+	// queued is set if a request that has released its seat can wait for another seat in a queue.
 	queued bool
 
-	mu       sync.Mutex
-	total    int64                // Invariant: the sum of byUser.
-	byUser   map[string]int64     // Invariant: no entry is 0.
-	arriving map[*upload]struct{} // the bodies that are being read
-	checking bool                 // The timer of check runs. Invariant: true while arriving is not empty.
+	mu sync.Mutex
+	// total is the number of reserved bytes. Invariant: total is the sum of byUser.
+	total int64
+	// byUser has the reserved bytes of each user. Invariant: no entry is 0.
+	byUser map[string]int64
+	// arriving has the bodies that are being read.
+	arriving map[*upload]struct{}
+	// checking is set while the timer of check runs. Invariant: checking is true if arriving is not empty.
+	checking bool
 }
 
 func newBodies(next http.Handler, options Options) *bodies {
@@ -121,16 +125,17 @@ func (f *bodies) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// awaited reports whether net/http would wait for the rest of the body. It closes the connection instead if the body is
-// longer, or if the client sends it only after a 100 Continue.
+// awaited reports whether net/http would read the rest of the body before it sends the response. net/http instead
+// closes the connection if the body is longer, or if the client sends the body only after a 100 Continue.
 func awaited(record *request.Record, r *http.Request) bool {
 	return r.ProtoMajor == 1 && r.ContentLength != 0 && r.ContentLength <= awaitedBody && !record.LongRunning &&
 		!strings.EqualFold(r.Header.Get("Expect"), "100-continue")
 }
 
-// discard reads what the handler has left of a body, after the request has given its seat back. In full duplex,
-// net/http must find the end of the body before the handler returns; it otherwise reads the connection's next request
-// in two goroutines at once. A body that is too long, or that has been closed before its end, closes the connection.
+// discard reads the part of a body that the handler has not read, after the request has released its seat. In full
+// duplex, net/http must find the end of the body before the handler returns; otherwise two goroutines of net/http read
+// the connection's next request concurrently. discard closes the connection if the body is too long or slow, or was
+// closed before its end.
 func (f *bodies) discard(w http.ResponseWriter, r *http.Request, record *request.Record) {
 	u := f.begin(w, r, record)
 	defer u.release()
@@ -140,14 +145,14 @@ func (f *bodies) discard(w http.ResponseWriter, r *http.Request, record *request
 	}
 	tooSlow := u.end()
 	if tooSlow || err != nil && !errors.Is(err, http.ErrBodyReadAfterClose) {
-		// The rest must not be taken for a request.
+		// The rest of the body must not be parsed as a request.
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// reads reports whether a handler of this server will read the whole body. It is false for streams, for resources that
-// are not served, for extension API servers, to which the body is streamed, and for bodies over the size limit.
+// reads reports whether a handler of this server will read the whole body. It returns false for streams, for resources
+// that are not served, for extension API servers, to which bodies are streamed, and for bodies over the size limit.
 func (f *bodies) reads(record *request.Record, r *http.Request) bool {
 	info := &record.Info
 	if r.ContentLength == 0 || r.ContentLength > request.MaxBody || record.LongRunning || !info.IsResourceRequest ||
@@ -167,38 +172,41 @@ func (f *bodies) reads(record *request.Record, r *http.Request) bool {
 	return endpoint != nil && endpoint.Connect == nil
 }
 
-// refuseSlow ends a request whose body arrives too slowly.
+// refuseSlow responds with 408 to a request whose body arrives too slowly.
 func refuseSlow(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 {
-		w.Header().Set("Connection", "close") // the read deadline makes the connection unusable
+		// The read deadline has made the connection unusable.
+		w.Header().Set("Connection", "close")
 	}
 	request.WriteError(w, r, request.BodyTooSlow())
 }
 
-// errBodies ends the reading of a body that would exceed the limits.
+// errBodies is returned by reserve if a body would exceed the limits.
 var errBodies = errors.New("too many bytes in request bodies")
 
-// upload is one body, from its first byte until the handler has returned.
+// upload is the body of one request, from its first byte until the handler has returned.
 type upload struct {
-	filter  *bodies
-	body    io.Reader
-	record  *request.Record
-	max     int64 // this body may grow while all bodies together are smaller
+	filter *bodies
+	body   io.Reader
+	record *request.Record
+	// max is the total size of all bodies up to which this body may grow.
+	max     int64
 	control *http.ResponseController
 
 	received atomic.Int64
 
 	// Guarded by the filter's mutex:
 	reserved int64
-	before   int64 // received at the last check; -1 before the first
-	tooSlow  bool
-	ended    bool
+	// before is the value of received at the last check; -1 before the first check.
+	before  int64
+	tooSlow bool
+	ended   bool
 }
 
 func (u *upload) user() string { return u.record.User.GetName() }
 
-// begin registers a body that is about to be read. The caller must call end when it has been read, and release when it
-// is no longer needed.
+// begin registers a body before it is read. The caller must call end when the body has been read, and release when the
+// body is no longer needed.
 func (f *bodies) begin(w http.ResponseWriter, r *http.Request, record *request.Record) *upload {
 	u := &upload{
 		filter: f, body: r.Body, record: record, max: f.limits.Total, before: -1,
@@ -210,7 +218,8 @@ func (f *bodies) begin(w http.ResponseWriter, r *http.Request, record *request.R
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.arriving[u] = struct{}{}
-	if !f.checking { // One timer for all, because most bodies arrive before a timer of their own could be set.
+	// All bodies share one timer, because most bodies arrive before a timer of their own could be set.
+	if !f.checking {
 		f.checking = true
 		time.AfterFunc(f.limits.Window, f.check)
 	}
@@ -224,7 +233,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// reserve counts more bytes of the body, or returns errBodies if they exceed a limit.
+// reserve counts bytes more of the body, or returns errBodies if they exceed a limit.
 func (u *upload) reserve(bytes int64) error {
 	f := u.filter
 	f.mu.Lock()
@@ -239,7 +248,7 @@ func (u *upload) reserve(bytes int64) error {
 	return nil
 }
 
-// release returns the reserved bytes.
+// release releases the memory that reserve has counted for the body.
 func (u *upload) release() {
 	f := u.filter
 	f.mu.Lock()
@@ -251,14 +260,14 @@ func (u *upload) release() {
 	}
 }
 
-// check stops reading bodies that have grown too little in the last window.
+// check ends the reading of bodies that have grown too little in the last window.
 func (f *bodies) check() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for u := range f.arriving {
 		now := u.received.Load()
 		if u.before >= 0 && now-u.before < f.limits.Progress {
-			// Under the lock, because after end has returned the connection may serve another request.
+			// The lock is held, because the connection may serve another request after end has returned.
 			u.tooSlow = true
 			_ = u.control.SetReadDeadline(time.Unix(1, 0))
 		}
@@ -269,7 +278,7 @@ func (f *bodies) check() {
 	}
 }
 
-// releaseSeat releases the seat of a request whose body has not arrived yet. It does nothing after end.
+// releaseSeat releases the seat of a request whose body has not arrived completely. It does nothing after end.
 func (u *upload) releaseSeat() {
 	u.filter.mu.Lock()
 	defer u.filter.mu.Unlock()
@@ -278,7 +287,7 @@ func (u *upload) releaseSeat() {
 	}
 }
 
-// end unregisters the body. It reports whether check stopped the reading.
+// end unregisters the body. It reports whether check has ended its reading.
 func (u *upload) end() (tooSlow bool) {
 	f := u.filter
 	f.mu.Lock()

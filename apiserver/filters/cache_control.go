@@ -2,7 +2,8 @@ package filters
 
 import "net/http"
 
-// cacheControl prevents caching of responses, which depend on authorization. Handlers of public documents override it.
+// cacheControl prevents the caching of responses, because they depend on authorization. Handlers of public documents
+// override the header.
 type cacheControl struct{ next http.Handler }
 
 func (f cacheControl) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -12,5 +13,5 @@ func (f cacheControl) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// noCache is shared by all responses, because http.Header does not modify values in place.
+// noCache is shared by all responses; http.Header does not modify values in place.
 var noCache = []string{"no-cache, private"}

@@ -1,24 +1,26 @@
-// Package filters has what every request passes through before its handler, one filter per file.
+// Package filters implements the filters that every request passes through before its handler. Each filter has its own
+// file.
 //
-// Chain is the order, and the order matters:
+// Chain defines the order, for these reasons:
 //   - begin and auditID are outermost, so that every response, also one after a panic, has a record and an Audit-Id.
 //   - retryAfter, watchTermination and waitGroup reject or count requests while the server stops. They precede
 //     authentication, so that a draining server does no work for requests it rejects.
-//   - deadline and timeout precede whatever may block, so that they bound it.
-//   - authenticate, impersonate and authorize decide in this order, as in kube-apiserver. auditRequests follows
+//   - deadline and timeout precede all filters that may block, so that they bound them.
+//   - authenticate, impersonate and authorize run in this order, as in kube-apiserver. auditRequests follows
 //     authenticate, because the audit policy selects by user, and the event names both users of an impersonation.
-//   - fairness or maxInFlight follows impersonate and precedes authorize, as in kube-apiserver: an authorizer may call a
-//     webhook, and the seats bound how many calls wait for it, also for clients without permissions.
+//   - fairness or maxInFlight follows impersonate and precedes authorize, as in kube-apiserver: an authorizer may call
+//     a webhook, and the seats bound the number of concurrent calls, also for clients without permissions.
 //   - overload rejects requests while memory is nearly full. It follows authenticate, because it depends on the user.
-//   - slowReaders rejects requests of users who do not read the responses to their former requests. begin's response writer
-//     follows these responses.
-//   - delegated gives the seat of a request for an extension API server back when the request is authorized.
-//   - bodies reads the body of a write only for a user that may write. A slow upload gives its seat back until the body is
-//     there, so that it holds memory but no seat, unlike in kube-apiserver.
-//   - measure is innermost: it times what reached a handler; other filters count what they reject.
+//   - slowReaders rejects requests of users who do not read the responses to their former requests. The response writer
+//     that begin creates tracks these responses.
+//   - delegated releases the seat of a request for an extension API server after the request has been authorized.
+//   - bodies reads the body of a write only for a user that may write. A slow upload releases its seat until the body
+//     is complete, so that it holds memory but no seat, unlike in kube-apiserver.
+//   - measure is innermost: it measures the requests that reach a handler. Other filters count the requests that they
+//     reject.
 //
-// All filters share one request.Record and one response writer. For an ordinary request none of them creates a context
-// or a goroutine of its own, except deadline, which creates the context with the deadline.
+// All filters share one request.Record and one response writer. For an ordinary request, no filter creates a context or
+// a goroutine, except deadline, which creates the context with the deadline.
 package filters
 
 import (
@@ -48,34 +50,38 @@ type Options struct {
 	Metrics *Metrics
 	Catalog *resource.CatalogHolder
 	Drain   *request.Drain
-	// Delegate returns the handler of a path that this server does not serve itself, else nil; may be nil.
+	// Delegate returns the handler of a path that this server does not serve itself, or nil. Delegate may be nil.
 	Delegate func(ctx context.Context, path string) http.Handler
-	Auditor  *audit.Auditor // nil: nothing is audited
-	// Tracing makes spans of requests; nil: they are not traced.
+	// Auditor may be nil; nothing is audited then.
+	Auditor *audit.Auditor
+	// Tracing creates the spans of requests; nil disables tracing.
 	Tracing trace.TracerProvider
 
 	Authenticator authenticator.Request
-	// FrontProxy returns the current front proxy, whose headers are removed besides the standard ones. Both the function and
-	// its result may be nil.
+	// FrontProxy returns the current front proxy, whose headers are removed in addition to the standard ones. Both the
+	// function and its result may be nil.
 	FrontProxy func() *authentication.FrontProxy
 	Authorizer authorizer.Authorizer
-	// ConstrainedImpersonation is the feature gate.
+	// ConstrainedImpersonation is the value of the feature gate.
 	ConstrainedImpersonation bool
 
-	RequestTimeout              time.Duration
-	Fairness                    *flowcontrol.Controller // nil: the limits of requests in flight apply
-	MaxRequestsInFlight         int                     // 0: no limit
-	MaxMutatingRequestsInFlight int                     // 0: no limit
+	RequestTimeout time.Duration
+	// Fairness is priority and fairness; if it is nil, the two limits of requests in flight apply instead.
+	Fairness *flowcontrol.Controller
+	// MaxRequestsInFlight is the limit of read requests; 0 means none.
+	MaxRequestsInFlight int
+	// MaxMutatingRequestsInFlight is the limit of all other requests; 0 means none.
+	MaxMutatingRequestsInFlight int
 	Bodies                      BodyLimits
 	Responses                   SendLimits
-	// MemoryLevel returns how full the memory of the process is; nil: it has no limit.
+	// MemoryLevel returns how full the memory of the process is. It is nil if the process has no memory limit.
 	MemoryLevel             func() memory.Level
 	GoawayChance            float64
 	StrictTransportSecurity []string
 	CORSAllowedOrigins      []*regexp.Regexp
 }
 
-// Chain returns a handler that passes requests through all filters to next. The last filter wrapped is the outermost.
+// Chain returns a handler that passes requests through all filters to next. The filter created last is the outermost.
 func Chain(options Options, next http.Handler) http.Handler {
 	sending := newSending(options.Responses, options.Metrics)
 	h := next

@@ -6,7 +6,7 @@ import (
 	"regexp"
 )
 
-// cors adds the headers that allow pages of --cors-allowed-origins to call the server from a browser.
+// cors adds the headers that allow pages from --cors-allowed-origins to call the server in a browser.
 type cors struct {
 	next    http.Handler
 	allowed []*regexp.Regexp
@@ -41,7 +41,8 @@ func (f cors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	headers := w.Header()
 	headers.Set("Access-Control-Allow-Origin", origin)
 	headers.Set("Access-Control-Allow-Methods", "POST, GET, OPTIONS, PUT, DELETE, PATCH")
-	headers.Set("Access-Control-Allow-Headers", "Content-Type, Content-Length, Accept-Encoding, X-CSRF-Token, Authorization, X-Requested-With, If-Modified-Since")
+	headers.Set("Access-Control-Allow-Headers", "Content-Type, Content-Length, Accept-Encoding, X-CSRF-Token, "+
+		"Authorization, X-Requested-With, If-Modified-Since")
 	headers.Set("Access-Control-Expose-Headers", "Date")
 	headers.Set("Access-Control-Allow-Credentials", "true")
 	if r.Method == http.MethodOptions {

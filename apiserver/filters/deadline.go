@@ -13,7 +13,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// deadline sets the deadline of requests that are not long-running: ?timeout=, at most --request-timeout.
+// deadline sets the deadline of requests that are not long-running: the parameter timeout, but at most
+// --request-timeout.
 type deadline struct {
 	next    http.Handler
 	maximum time.Duration
@@ -45,7 +46,7 @@ func (f *deadline) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// parseTimeout parses the parameter. 0 means that the client asked for no timeout.
+// parseTimeout parses the value of the parameter timeout. 0 means that the client asks for no timeout.
 func parseTimeout(value string) (time.Duration, error) {
 	if value == "" {
 		return 0, nil

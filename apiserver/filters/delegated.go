@@ -6,8 +6,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// delegated releases the seats of requests for extension API servers. These requests have limits of their own, so that a
-// slow extension API server takes no seats from other requests.
+// delegated releases the seats of requests for extension API servers. Other limits bound these requests, so that a slow
+// extension API server takes no seats from other requests.
 type delegated struct{ next http.Handler }
 
 func (f delegated) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -9,9 +9,9 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// essential reports whether the cluster depends on a request: requests of nodes and the control plane, and writes of
-// leases, which are their heartbeats. Part of each limit is reserved for these, so that other clients cannot stop the
-// cluster.
+// essential reports whether the cluster depends on a request: requests of nodes and of the control plane, and writes of
+// leases, which are the heartbeats of nodes and of leaders. Part of each limit is reserved for essential requests, so
+// that other clients cannot stop the cluster.
 func essential(record *request.Record) bool {
 	info := &record.Info
 	if info.Resource == "leases" && info.APIGroup == "coordination.k8s.io" && !readOnly(record) {
@@ -35,8 +35,8 @@ func readOnly(record *request.Record) bool {
 	return false
 }
 
-// privileged reports whether a user is in system:masters, as administrators and the server itself are. Such requests
-// are exempt from the limits.
+// privileged reports whether the user of a request is in system:masters, such as administrators and the server itself.
+// Privileged requests are exempt from the limits.
 func privileged(record *request.Record) bool {
 	return slices.Contains(record.User.GetGroups(), user.SystemPrivilegedGroup)
 }

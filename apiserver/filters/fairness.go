@@ -14,31 +14,32 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// The headers have the UIDs, not the names, which may reveal the administrator's opinion of a client.
+// The headers contain UIDs, not names, because a name may reveal how the administrator classifies a client.
 var (
 	levelHeader  = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedPriorityLevelConfigurationUID)
 	schemaHeader = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID)
 )
 
-// fairness assigns each request to a flow schema and its priority level, and executes requests within the seats of their
-// priority levels. A request for which no seat is free waits in a queue or is rejected with 429. Long-running requests other
-// than watches are not subject to priority and fairness.
+// fairness implements priority and fairness. It assigns each request to a flow schema and its priority level, and
+// executes it within the seats of the priority level. A request for which no seat is free waits in a queue or is
+// rejected with 429. Long-running requests other than watches are not subject to priority and fairness.
 //
-// It precedes authorization, as in kube-apiserver, because an authorizer may call a webhook: otherwise clients without
-// permissions could cause any number of concurrent calls.
+// fairness precedes authorization, as in kube-apiserver, because an authorizer may call a webhook: otherwise clients
+// without permissions could cause any number of concurrent calls.
 type fairness struct {
-	next              http.Handler
-	controller        *flowcontrol.Controller
-	metrics           *Metrics
-	clock             clock.PassiveClock
-	waitLimit         time.Duration // of requests without a deadline
+	next       http.Handler
+	controller *flowcontrol.Controller
+	metrics    *Metrics
+	clock      clock.PassiveClock
+	// waitLimit bounds the wait of requests without a deadline.
+	waitLimit         time.Duration
 	reading, mutating phases
 }
 
-// phases counts requests of one kind that execute and that wait.
+// phases counts the executing and the waiting requests, either of reads or of other requests.
 type phases struct{ executing, waiting phase }
 
-// phase counts requests in one phase of priority and fairness.
+// phase counts requests in one phase of priority and fairness and exports their number.
 type phase struct {
 	count atomic.Int64
 	mark  *highWater
@@ -56,7 +57,8 @@ func (p *phase) add(delta int64) {
 func newFairness(next http.Handler, options Options) http.Handler {
 	m := options.Metrics
 	f := &fairness{
-		next: next, controller: options.Fairness, metrics: m, clock: options.Clock, waitLimit: options.RequestTimeout / waitShare,
+		next: next, controller: options.Fairness, metrics: m, clock: options.Clock,
+		waitLimit: options.RequestTimeout / waitShare,
 	}
 	f.reading.executing.mark, f.mutating.executing.mark = m.readOnlyInFlight, m.mutatingInFlight
 	f.reading.waiting.mark, f.mutating.waiting.mark = m.readOnlyQueued, m.mutatingQueued
@@ -67,9 +69,9 @@ func newFairness(next http.Handler, options Options) http.Handler {
 }
 
 const (
-	// waitShare: a request may wait for one waitShare-th of the time that it has.
+	// waitShare is the reciprocal of the share of its time that a request may wait.
 	waitShare = 4
-	// maxWait bounds the wait of all requests.
+	// maxWait bounds the wait of every request.
 	maxWait = time.Minute
 )
 
@@ -100,8 +102,10 @@ func (f *fairness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// start returns the request when it may execute, nil if it is rejected.
-func (f *fairness) start(r *http.Request, record *request.Record, flow *flowcontrol.Flow, kind *phases) *flowcontrol.Request {
+// start waits until a request may execute, and returns nil if it is rejected.
+func (f *fairness) start(
+	r *http.Request, record *request.Record, flow *flowcontrol.Flow, kind *phases,
+) *flowcontrol.Request {
 	started := f.controller.Start(r, record, flow)
 	if started == nil {
 		return nil
@@ -120,7 +124,7 @@ func (f *fairness) start(r *http.Request, record *request.Record, flow *flowcont
 	return started
 }
 
-// limit returns the time until which a request may wait.
+// limit returns the time until which a request may wait in a queue.
 func (f *fairness) limit(record *request.Record) time.Time {
 	wait := f.waitLimit
 	if deadline, ok := record.Deadline(); ok {
@@ -129,8 +133,8 @@ func (f *fairness) limit(record *request.Record) time.Time {
 	return record.Received.Add(min(wait, maxWait))
 }
 
-// levelSeat has the seats of a request at its priority level. The request gives them back when its handler returns or,
-// earlier, when the rest of its work needs none, such as a watch that has sent its initial state.
+// levelSeat is the seats of a request at its priority level. They are released when the handler returns or, earlier,
+// when the rest of the request's work needs no seats, such as a watch that has sent its initial state.
 type levelSeat struct {
 	filter *fairness
 	r      *http.Request
@@ -138,8 +142,9 @@ type levelSeat struct {
 	flow   *flowcontrol.Flow
 	kind   *phases
 
-	mu      sync.Mutex
-	request *flowcontrol.Request // nil: no seats
+	mu sync.Mutex
+	// request is nil while the request has no seats.
+	request *flowcontrol.Request
 	began   time.Time
 }
 

@@ -7,8 +7,9 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// goaway closes HTTP/2 connections at random, so that clients spread over the replicas when they reconnect, and all that are
-// in use before the server stops. Requests and watches that a connection carries are not affected.
+// goaway closes HTTP/2 connections at random, so that clients are balanced over the replicas when they reconnect. In
+// the second half of the shutdown delay, it closes every connection that has a new request. Running requests and
+// watches of a connection are not affected.
 type goaway struct {
 	next   http.Handler
 	chance float64

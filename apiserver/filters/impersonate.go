@@ -18,8 +18,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// impersonate replaces the user of a request by the one that its Impersonate-* headers describe, if the impersonator
-// allows it.
+// impersonate replaces the user of a request by the user in its Impersonate-* headers, if the impersonator allows it.
 type impersonate struct {
 	next    http.Handler
 	metrics *Metrics
@@ -28,12 +27,12 @@ type impersonate struct {
 }
 
 // impersonator decides about impersonation. It is constrainedImpersonation, or legacyImpersonation if the feature gate
-// ConstrainedImpersonation is off.
+// ConstrainedImpersonation is disabled.
 type impersonator interface {
-	// invalid returns the error for headers that describe a user without a name.
+	// invalid returns the error for headers without a user name.
 	invalid(wanted *user.DefaultInfo) error
-	// impersonate returns the complete user and the constraint of the impersonation, if it has one, or an error if the user
-	// of attributes may not act as wanted.
+	// impersonate returns the impersonated user with its implied groups, and the constraint of the impersonation, if it
+	// has one. It returns an error if the user in attributes may not impersonate wanted.
 	impersonate(
 		ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes,
 	) (impersonated user.Info, constraint string, err error)
@@ -53,7 +52,8 @@ func newImpersonate(next http.Handler, options Options) http.Handler {
 func (f *impersonate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	wanted, requested := wantedUser(r.Header)
 	if !requested {
-		f.metrics.filters.Load().impersonation.Observe(0) // far below the first bucket; saves reading the clock
+		// 0 is far below the first bucket; a constant saves reading the clock.
+		f.metrics.filters.Load().impersonation.Observe(0)
 		f.next.ServeHTTP(w, r)
 		return
 	}
@@ -79,8 +79,8 @@ func (f *impersonate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// wantedUser returns the user that the impersonation headers describe, and reports whether there are any. The name is
-// empty if the header Impersonate-User is missing.
+// wantedUser returns the user in the impersonation headers, and reports whether the request has such headers. The name
+// is empty if the header Impersonate-User is missing.
 func wantedUser(headers http.Header) (wanted *user.DefaultInfo, requested bool) {
 	if !hasImpersonation(headers) {
 		return nil, false
@@ -118,7 +118,7 @@ func hasImpersonation(headers http.Header) bool {
 	return false
 }
 
-// removeImpersonation removes the headers, so that nothing after this filter depends on them.
+// removeImpersonation removes the impersonation headers, so that no later filter or handler depends on them.
 func removeImpersonation(headers http.Header) {
 	headers.Del(authenticationv1.ImpersonateUserHeader)
 	headers.Del(authenticationv1.ImpersonateUIDHeader)
@@ -137,12 +137,13 @@ func unescapeKey(key string) string {
 	return key
 }
 
-// noUserName returns the error for headers that describe a user without a name.
+// noUserName returns the error for impersonation headers without a user name.
 func noUserName(format string, wanted any) error {
 	return apierrors.NewBadRequest(fmt.Sprintf(format, wanted))
 }
 
-// withDefaultGroup adds system:authenticated or, for the anonymous user, system:unauthenticated.
+// withDefaultGroup returns the groups with system:authenticated or, for the anonymous user, with
+// system:unauthenticated.
 func withDefaultGroup(name string, groups []string) []string {
 	if name == user.Anonymous {
 		if slices.Contains(groups, user.AllUnauthenticated) {

@@ -21,21 +21,23 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// constrainedImpersonation tries the modes of impersonation (KEP-5284), the narrowest first: the node that the pod of a
-// service account runs on, any node, a service account, another user, and the legacy mode without constraints.
+// constrainedImpersonation tries the modes of impersonation (KEP-5284), beginning with the one that permits least: the
+// node that the pod of a service account runs on, any node, a service account, another user, and the legacy mode
+// without constraints.
 //
 // As in kube-apiserver, the mode that last succeeded for the requestor is tried first, and the client gets the error of
 // the first mode. The groups of a node and the text of an error therefore depend on earlier requests of the same user.
-// Unlike kube-apiserver, which caches successes for ten seconds, every request is authorized, so that a revoked right
-// takes effect at once.
+// kube-apiserver caches successes for ten seconds; here every request is authorized, so that a revoked permission takes
+// effect immediately.
 type constrainedImpersonation struct {
 	authorizer authorizer.Authorizer
-	last       *lru.Cache // from hashOfName(requestor) to the index in modes; safe for concurrent use
-	metrics    *Metrics
-	clock      clock.PassiveClock
+	// last maps hashOfName(requestor) to an index in modes. It is safe for concurrent use.
+	last    *lru.Cache
+	metrics *Metrics
+	clock   clock.PassiveClock
 }
 
-// maxImpersonators is the number of requestors whose mode is remembered, as in kube-apiserver.
+// maxImpersonators is the number of requestors whose last successful mode is cached, as in kube-apiserver.
 const maxImpersonators = 10_000
 
 func newConstrainedImpersonation(options Options) *constrainedImpersonation {
@@ -60,7 +62,7 @@ func (c *constrainedImpersonation) impersonate(
 	return impersonated, verbOfMode(mode), nil
 }
 
-// firstAllowed returns the user and the name of the first mode that allows it.
+// firstAllowed returns the impersonated user and the name of the first mode that allows the impersonation.
 func (c *constrainedImpersonation) firstAllowed(
 	ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes,
 ) (user.Info, string, error) {
@@ -71,7 +73,7 @@ func (c *constrainedImpersonation) firstAllowed(
 	}
 	var refusal error
 	for _, i := range order {
-		mode := &modes[i]
+		mode := modes[i]
 		if !mode.applies(wanted, attributes.GetUser()) {
 			continue
 		}
@@ -88,16 +90,18 @@ func (c *constrainedImpersonation) firstAllowed(
 	return nil, "", refusal
 }
 
-// hashOfName bounds the memory of a cache entry. A collision only affects the order in which modes are tried.
+// hashOfName returns a hash of fixed size, which bounds the memory of a cache entry. A collision affects only the order
+// in which modes are tried.
 func hashOfName(name string) [16]byte {
 	h := fnv.New128a()
 	_, _ = h.Write([]byte(name))
 	return [16]byte(h.Sum(nil))
 }
 
-// impersonationMode is one way to be allowed to act as another user.
+// impersonationMode is a set of permissions that together allow impersonation.
 type impersonationMode struct {
-	name    string // NAME in the verbs "impersonate:NAME" and "impersonate-on:NAME:VERB", except for legacyMode
+	// name is part of the verbs "impersonate:NAME" and "impersonate-on:NAME:VERB", except for legacyMode.
+	name    string
 	applies func(wanted *user.DefaultInfo, requestor user.Info) bool
 }
 
@@ -106,8 +110,8 @@ const (
 	legacyMode         = "legacy"
 )
 
-// modes are in the order in which they are tried. The last one applies to every request.
-var modes = [...]impersonationMode{
+// modes has the modes in the order in which they are tried. The last mode applies to every request.
+var modes = [...]*impersonationMode{
 	{associatedNodeMode, func(wanted *user.DefaultInfo, requestor user.Info) bool {
 		node, isNode := nodeName(wanted.Name)
 		return isNode && nameOnly(wanted) && runsOn(requestor, node)
@@ -126,7 +130,7 @@ var modes = [...]impersonationMode{
 
 func (m *impersonationMode) constrained() bool { return m.name != legacyMode }
 
-// verb is the verb that must be allowed on each part of the wanted user.
+// verb returns the verb that must be allowed for each part of the impersonated user.
 func (m *impersonationMode) verb() string {
 	if !m.constrained() {
 		return "impersonate"
@@ -136,7 +140,7 @@ func (m *impersonationMode) verb() string {
 
 func verbOfMode(name string) string { return "impersonate:" + name }
 
-// group is the API group of users and groups.
+// group returns the API group in which users and groups are authorized.
 func (m *impersonationMode) group() string {
 	if !m.constrained() {
 		return ""
@@ -169,7 +173,7 @@ func runsOn(requestor user.Info, node string) bool {
 		slices.Equal(requestor.GetExtra()[serviceaccount.NodeNameKey], []string{node})
 }
 
-// attempt evaluates one mode for one request.
+// attempt evaluates one mode of impersonation for one request.
 type attempt struct {
 	mode       *impersonationMode
 	authorizer authorizer.Authorizer
@@ -177,7 +181,7 @@ type attempt struct {
 	clock      clock.PassiveClock
 }
 
-// run returns the complete user, or the error of the first check that fails.
+// run returns the impersonated user with its implied groups, or the error of the first authorization check that fails.
 func (a *attempt) run(
 	ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes,
 ) (user.Info, error) {
@@ -208,7 +212,7 @@ func (a *attempt) run(
 	return a.complete(wanted), nil
 }
 
-// complete adds the implied groups: of service accounts, of nodes, and of authenticated users.
+// complete returns the impersonated user with the implied groups of service accounts, nodes and authenticated users.
 func (a *attempt) complete(wanted *user.DefaultInfo) user.Info {
 	impersonated := *wanted
 	namespace, _, err := serviceaccount.SplitUsername(wanted.Name)
@@ -222,7 +226,7 @@ func (a *attempt) complete(wanted *user.DefaultInfo) user.Info {
 	return &impersonated
 }
 
-// checkName checks the resource that represents the user: nodes, serviceaccounts or users.
+// checkName authorizes the resource that represents the user: nodes, serviceaccounts or users.
 func (a *attempt) checkName(ctx context.Context, name string, requestor user.Info) error {
 	needed := a.attributes(requestor, a.mode.group(), "users", name)
 	if node, isNode := nodeName(name); isNode && a.mode.constrained() {
@@ -237,8 +241,8 @@ func (a *attempt) checkName(ctx context.Context, name string, requestor user.Inf
 	return a.check(ctx, needed)
 }
 
-// manyChecks is the number of groups or extra values from which a wildcard permission is checked first, as in
-// kube-apiserver.
+// manyChecks is the minimum number of groups or extra values for which a permission for "*" is checked before the
+// individual permissions, as in kube-apiserver.
 const manyChecks = 4
 
 func (a *attempt) checkGroups(ctx context.Context, groups []string, requestor user.Info) error {
@@ -295,7 +299,8 @@ func validateExtra(extra map[string][]string) error {
 		if err := utilvalidation.IsDomainPrefixedPath(field.NewPath("extra", "key"), key).ToAggregate(); err != nil {
 			return fmt.Errorf("impersonating an invalid key in extra is not allowed: %w", err)
 		}
-		if key != strings.ToLower(key) { // only percent-encoding preserves upper case in a header name
+		// Only percent-encoding preserves upper case in a header name.
+		if key != strings.ToLower(key) {
 			return fmt.Errorf("impersonating a non-lowercase key in extra is not allowed: %q", key)
 		}
 		if slices.Contains(extra[key], "") {
@@ -320,11 +325,12 @@ func (a *attempt) attributes(requestor user.Info, group, resource, name string) 
 	}
 }
 
-// check returns a Forbidden error unless authorization allows it.
+// check returns a Forbidden error unless the authorizer allows the attributes.
 func (a *attempt) check(ctx context.Context, attributes authorizer.Attributes) error {
 	started := a.clock.Now()
 	decision, reason, err := a.authorizer.Authorize(ctx, attributes)
-	allowed := decision == authorizer.DecisionAllow // even if err reports that part of the policy could not be evaluated
+	// A request can be allowed although part of the policy could not be evaluated, which err reports.
+	allowed := decision == authorizer.DecisionAllow
 	a.metrics.impersonationChecked(a.mode.name, allowed, a.clock.Since(started))
 	switch {
 	case allowed:
@@ -337,7 +343,8 @@ func (a *attempt) check(ctx context.Context, attributes authorizer.Attributes) e
 	return request.Forbidden(attributes, reason)
 }
 
-// onBehalf is the request itself, with the verb that allows the requestor to make it while impersonating.
+// onBehalf has the attributes of the request itself, with the verb that allows the requestor to send it while
+// impersonating.
 type onBehalf struct {
 	authorizer.Attributes
 	mode      string
@@ -350,8 +357,9 @@ func (o onBehalf) GetUser() user.Info { return o.requestor }
 // GetVerb implements authorizer.Attributes.
 func (o onBehalf) GetVerb() string { return "impersonate-on:" + o.mode + ":" + o.Attributes.GetVerb() }
 
-// associatedRequestor returns the requestor with the keys but not the values of its extra, one of which is the node. A
-// service account with this permission may impersonate whatever node it runs on.
+// associatedRequestor returns the requestor with the keys of its extra instead of the values. Rules for such a
+// requestor let a service account impersonate the node of its own pod, whichever node that is, because the name of the
+// node is the value of a key.
 func associatedRequestor(requestor user.Info) user.Info {
 	return &user.DefaultInfo{
 		Name: requestor.GetName(), UID: requestor.GetUID(), Groups: requestor.GetGroups(),

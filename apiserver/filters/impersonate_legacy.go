@@ -13,8 +13,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// legacyImpersonation requires the verb "impersonate" on each user, group, extra value and UID in the headers. As in
-// kube-apiserver, an error of the authorizer is a denial, whatever its decision.
+// legacyImpersonation requires the verb "impersonate" for each user, group, extra value and UID in the headers. As in
+// kube-apiserver, an error of the authorizer denies the impersonation whatever the decision.
 type legacyImpersonation struct{ authorizer authorizer.Authorizer }
 
 func (l legacyImpersonation) invalid(wanted *user.DefaultInfo) error {
@@ -40,7 +40,7 @@ func (l legacyImpersonation) impersonate(
 	return &impersonated, "", nil
 }
 
-// wantedReferences returns the user, groups, extra values and UID of the headers in kube-apiserver's order.
+// wantedReferences returns the user, groups, extra values and UID in the headers, in kube-apiserver's order.
 func wantedReferences(wanted *user.DefaultInfo) []corev1.ObjectReference {
 	references := []corev1.ObjectReference{}
 	if namespace, name, err := serviceaccount.SplitUsername(wanted.Name); err == nil {
@@ -65,7 +65,7 @@ func wantedReferences(wanted *user.DefaultInfo) []corev1.ObjectReference {
 	return references
 }
 
-// legacyAttributes returns what must be allowed for a reference.
+// legacyAttributes returns the attributes that must be allowed to impersonate a reference.
 func legacyAttributes(reference corev1.ObjectReference) *authorizer.AttributesRecord {
 	resources := map[string]string{
 		"ServiceAccount": "serviceaccounts", "User": "users", "Group": "groups", "UserExtra": "userextras", "UID": "uids",

@@ -9,7 +9,7 @@ import (
 )
 
 // maxInFlight responds with 429 when too many requests are in flight. Long-running requests are not counted;
-// administrators are exempt. It precedes authorization, as fairness does.
+// administrators are exempt. It precedes authorization for the same reason as fairness.
 type maxInFlight struct {
 	next     http.Handler
 	reading  limit
@@ -17,13 +17,15 @@ type maxInFlight struct {
 	metrics  *Metrics
 }
 
-// reservedShare: a limit has one reserved slot, for essential requests, for every reservedShare shared ones.
+// reservedShare is the number of shared slots for each of which groups a limit has one slot that is reserved for
+// essential requests.
 const reservedShare = 4
 
-// limit bounds the requests of one kind in flight.
+// limit bounds the number of requests in flight, either of reads or of other requests.
 type limit struct {
-	shared   slots
-	reserved slots // for essential requests
+	shared slots
+	// reserved are the slots for essential requests.
+	reserved slots
 	gauge    *highWater
 }
 
@@ -32,7 +34,7 @@ func (l *limit) init(max int, gauge *highWater) {
 	l.reserved.max = (l.shared.max + reservedShare - 1) / reservedShare
 }
 
-// take returns the slots from which the request has taken one, or nil if none is free.
+// take takes a slot for the request and returns the slots that it belongs to, or nil if none is free.
 func (l *limit) take(record *request.Record) *slots {
 	if essential(record) && l.reserved.take() {
 		return &l.reserved
@@ -43,9 +45,10 @@ func (l *limit) take(record *request.Record) *slots {
 	return nil
 }
 
-// slots counts requests in flight.
+// slots counts the requests in flight.
 type slots struct {
-	max   int64 // 0: no limit
+	// max is the maximum of taken; 0 means no limit.
+	max   int64
 	taken atomic.Int64
 }
 
@@ -84,13 +87,14 @@ func (f *maxInFlight) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// slot is the slot of one request. Administrators go on without one when none is free.
+// slot is the slot of one request. A privileged request proceeds without a slot if none is free.
 type slot struct {
 	limit  *limit
 	record *request.Record
 
-	mu    sync.Mutex
-	taken *slots // nil: none
+	mu sync.Mutex
+	// taken is nil while the request has no slot.
+	taken *slots
 }
 
 // Retake implements request.Seat.
@@ -117,7 +121,7 @@ func (s *slot) Release() {
 	}
 }
 
-// refuseTooMany responds with 429 and Retry-After in seconds, in kube-apiserver's words.
+// refuseTooMany responds with 429, kube-apiserver's text and a Retry-After header; after is in seconds.
 func refuseTooMany(w http.ResponseWriter, after string) {
 	w.Header().Set("Retry-After", after)
 	http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)

@@ -9,8 +9,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// measure counts and times requests that reach a handler. It is the innermost filter; the others count what they
-// reject. Requests for resources and paths that are not served, or that an extension API server serves, are not measured.
+// measure counts requests that reach a handler and measures their duration. Requests that an extension API server
+// serves, and requests for resources and paths that are not served, are not measured.
 type measure struct {
 	next    http.Handler
 	metrics *Metrics
@@ -40,8 +40,8 @@ func (f *measure) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	measured.observe(record, status, size, f.clock.Since(record.Received))
 }
 
-// seriesOf returns the series of a request, or nil if its target is not served. The first request of a series also
-// records a deprecated version as requested.
+// seriesOf returns the series of a request, or nil if its target is not served. When it creates a series, it also marks
+// a deprecated version as requested.
 func (f *measure) seriesOf(record *request.Record, r *http.Request) *series {
 	if record.Delegate != nil {
 		return nil

@@ -18,8 +18,10 @@ import (
 )
 
 var (
-	durationBuckets = []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60}
-	sliBuckets      = durationBuckets[2:]
+	durationBuckets = []float64{
+		0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
+	}
+	sliBuckets = durationBuckets[2:]
 
 	impersonationLabels = []string{"mode", "decision"}
 
@@ -27,7 +29,7 @@ var (
 	dryRunLabels = []string{"verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"}
 )
 
-// Metrics has the metrics of the filters, with kube-apiserver's names.
+// Metrics has the metrics of the filters. Unless they start with quorate_, their names are kube-apiserver's.
 type Metrics struct {
 	requests     *prometheus.CounterVec
 	durations    *prometheus.HistogramVec
@@ -54,7 +56,7 @@ type Metrics struct {
 	filterDurations *prometheus.HistogramVec
 	validations     *prometheus.HistogramVec
 	filters         atomic.Pointer[filterSeries]
-	// impersonationFilter is the label of the filter, which depends on the feature gate.
+	// impersonationFilter is the impersonation filter's value of the label "filter", which depends on the feature gate.
 	impersonationFilter string
 	fieldValidations    atomic.Pointer[map[string]prometheus.Observer]
 
@@ -70,10 +72,12 @@ type Metrics struct {
 	authenticationOutcomes outcomes
 	authorizationOutcomes  outcomes
 
-	catalog *resource.CatalogHolder // only resources that it serves become labels
+	// catalog bounds the labels: only names of resources that it serves become labels.
+	catalog *resource.CatalogHolder
 
-	mu    sync.Mutex
-	known atomic.Pointer[map[seriesKey]*series] // copy-on-write, under mu
+	mu sync.Mutex
+	// known is replaced as a whole, with mu locked.
+	known atomic.Pointer[map[seriesKey]*series]
 }
 
 // NewMetrics registers the metrics. It must be called at most once per registerer. Names in requests become labels only
@@ -83,20 +87,46 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 	m := &Metrics{
 		catalog: catalog, impersonationFilter: "impersonation",
 
-		requests:     f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_total", Help: "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code."}, append(dryRunLabels[:len(dryRunLabels):len(dryRunLabels)], "code")),
-		durations:    f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_duration_seconds", Buckets: durationBuckets, Help: "[STABLE] Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component."}, dryRunLabels),
-		sli:          f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_sli_duration_seconds", Buckets: sliBuckets, Help: "[ALPHA] Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component."}, targetLabels),
-		sizes:        f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_response_sizes", Buckets: prometheus.ExponentialBuckets(1000, 10, 7), Help: "[STABLE] Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component."}, targetLabels),
-		longRunning:  f.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_longrunning_requests", Help: "[STABLE] Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component. Not all requests are tracked this way."}, targetLabels),
-		terminations: f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_terminations_total", Help: "[ALPHA] Number of requests which apiserver terminated in self-defense."}, append(targetLabels[:len(targetLabels):len(targetLabels)], "code")),
-		deprecated:   f.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_requested_deprecated_apis", Help: "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release."}, []string{"group", "version", "resource", "subresource", "removed_release"}),
-		aborts:       f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_aborts_total", Help: "[ALPHA] Number of requests which apiserver aborted possibly due to a timeout, for each group, version, verb, resource, subresource and scope"}, targetLabels[:6]),
+		requests: f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_total",
+			Help: "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, " +
+				"scope, component, and HTTP response code."}, append(dryRunLabels[:len(dryRunLabels):len(dryRunLabels)], "code")),
+		durations: f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_duration_seconds",
+			Buckets: durationBuckets, Help: "[STABLE] Response latency distribution in seconds for each verb, dry run value, " +
+				"group, version, resource, subresource, scope and component."}, dryRunLabels),
+		sli: f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_sli_duration_seconds",
+			Buckets: sliBuckets, Help: "[ALPHA] Response latency distribution (not counting webhook duration and priority & " +
+				"fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and " +
+				"component."}, targetLabels),
+		sizes: f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_response_sizes",
+			Buckets: prometheus.ExponentialBuckets(1000, 10, 7), Help: "[STABLE] Response size distribution in bytes for each " +
+				"group, version, verb, resource, subresource, scope and component."}, targetLabels),
+		longRunning: f.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_longrunning_requests",
+			Help: "[STABLE] Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, " +
+				"scope and component. Not all requests are tracked this way."}, targetLabels),
+		terminations: f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_terminations_total",
+			Help: "[ALPHA] Number of requests which apiserver terminated in self-defense."}, append(
+			targetLabels[:len(targetLabels):len(targetLabels)], "code",
+		)),
+		deprecated: f.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_requested_deprecated_apis",
+			Help: "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, " +
+				"subresource, and removed_release."}, []string{"group", "version", "resource", "subresource", "removed_release"}),
+		aborts: f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_aborts_total",
+			Help: "[ALPHA] Number of requests which apiserver aborted possibly due to a timeout, for each group, version, " +
+				"verb, resource, subresource and scope"}, targetLabels[:6]),
 
-		authenticationAttempts:  f.NewCounterVec(prometheus.CounterOpts{Name: "authentication_attempts", Help: "[ALPHA] Counter of authenticated attempts."}, []string{"result"}),
-		authenticationDurations: f.NewHistogramVec(prometheus.HistogramOpts{Name: "authentication_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15), Help: "[ALPHA] Authentication duration in seconds broken out by result."}, []string{"result"}),
-		authenticatedUsers:      f.NewCounterVec(prometheus.CounterOpts{Name: "authenticated_user_requests", Help: "[ALPHA] Counter of authenticated requests broken out by username."}, []string{"username"}),
-		authorizationAttempts:   f.NewCounterVec(prometheus.CounterOpts{Name: "authorization_attempts_total", Help: "[ALPHA] Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'."}, []string{"result"}),
-		authorizationDurations:  f.NewHistogramVec(prometheus.HistogramOpts{Name: "authorization_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15), Help: "[ALPHA] Authorization duration in seconds broken out by result."}, []string{"result"}),
+		authenticationAttempts: f.NewCounterVec(prometheus.CounterOpts{Name: "authentication_attempts",
+			Help: "[ALPHA] Counter of authenticated attempts."}, []string{"result"}),
+		authenticationDurations: f.NewHistogramVec(prometheus.HistogramOpts{Name: "authentication_duration_seconds",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+			Help:    "[ALPHA] Authentication duration in seconds broken out by result."}, []string{"result"}),
+		authenticatedUsers: f.NewCounterVec(prometheus.CounterOpts{Name: "authenticated_user_requests",
+			Help: "[ALPHA] Counter of authenticated requests broken out by username."}, []string{"username"}),
+		authorizationAttempts: f.NewCounterVec(prometheus.CounterOpts{Name: "authorization_attempts_total",
+			Help: "[ALPHA] Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', " +
+				"'no-opinion' or 'error'."}, []string{"result"}),
+		authorizationDurations: f.NewHistogramVec(prometheus.HistogramOpts{Name: "authorization_duration_seconds",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+			Help:    "[ALPHA] Authorization duration in seconds broken out by result."}, []string{"result"}),
 
 		impersonationAttempts: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_impersonation_attempts_total",
@@ -113,10 +143,12 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 		impersonationCheckDurations: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "apiserver_impersonation_authorization_attempts_duration_seconds",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
-			Help:    "[ALPHA] Latency of authorization checks made by the impersonation handler in seconds split by mode and decision.",
+			Help: "[ALPHA] Latency of authorization checks made by the impersonation handler in seconds split by mode and " +
+				"decision.",
 		}, impersonationLabels),
 
-		readOnlyInFlight: &highWater{}, mutatingInFlight: &highWater{}, readOnlyQueued: &highWater{}, mutatingQueued: &highWater{},
+		readOnlyInFlight: &highWater{}, mutatingInFlight: &highWater{}, readOnlyQueued: &highWater{},
+		mutatingQueued: &highWater{},
 		bodyBytes: f.NewGauge(prometheus.GaugeOpts{
 			Name: "quorate_request_body_bytes", Help: "[ALPHA] Bytes of request bodies currently held in memory.",
 		}),
@@ -124,7 +156,8 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 			Name: "quorate_stalled_responses", Help: "[ALPHA] Number of responses whose clients currently do not read them.",
 		}),
 		resetResponses: f.NewCounter(prometheus.CounterOpts{
-			Name: "quorate_reset_responses_total", Help: "[ALPHA] Number of responses reset because their clients did not read them.",
+			Name: "quorate_reset_responses_total",
+			Help: "[ALPHA] Number of responses reset because their clients did not read them.",
 		}),
 		shedRequests: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "quorate_shed_requests_total",
@@ -140,7 +173,8 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 	for kind, mark := range map[string]*highWater{"readOnly": m.readOnlyInFlight, "mutating": m.mutatingInFlight} {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "apiserver_current_inflight_requests", ConstLabels: prometheus.Labels{"request_kind": kind},
-			Help: "[STABLE] Maximal number of currently used inflight request limit of this apiserver per request kind in last second.",
+			Help: "[STABLE] Maximal number of currently used inflight request limit of this apiserver per request kind in " +
+				"last second.",
 		}, mark.read)
 	}
 	for kind, mark := range map[string]*highWater{"readOnly": m.readOnlyQueued, "mutating": m.mutatingQueued} {
@@ -152,23 +186,25 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 	return m
 }
 
-// reset looks up the series that always exist and drops all others. It runs again whenever the metrics are reset.
+// reset drops all series and creates the series that always exist. It is also called whenever the registry resets the
+// metrics.
 func (m *Metrics) reset() {
 	m.authenticationOutcomes.find(m.authenticationAttempts, m.authenticationDurations, "success", "failure", "error")
-	m.authorizationOutcomes.find(m.authorizationAttempts, m.authorizationDurations, "allowed", "denied", "no-opinion", "error")
+	m.authorizationOutcomes.find(m.authorizationAttempts, m.authorizationDurations, "allowed", "denied",
+		"no-opinion", "error")
 	m.findDetails()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.known.Store(&map[seriesKey]*series{})
 }
 
-// outcome has the metrics of attempts with one result.
+// outcome has the metrics of attempts that have the same result.
 type outcome struct {
 	count    prometheus.Counter
 	duration prometheus.Observer
 }
 
-// outcomes has the metrics by result.
+// outcomes has the metrics of attempts by result.
 type outcomes struct {
 	byResult atomic.Pointer[map[string]outcome]
 }
@@ -187,7 +223,7 @@ func (o *outcomes) observe(result string, took time.Duration) {
 	one.duration.Observe(took.Seconds())
 }
 
-// highWater is the maximum of the values observed since it was last read.
+// highWater is the maximum of the values observed since the last read.
 type highWater struct{ mark atomic.Int64 }
 
 func (h *highWater) observe(n int64) {
@@ -214,7 +250,8 @@ func (m *Metrics) authenticated(answer *authenticator.Response, ok bool, err err
 	}
 }
 
-// kindOfUser returns the label of a user. As in kube-apiserver it bounds the number of series.
+// kindOfUser returns the label "username" of a user. As in kube-apiserver, it has few values, to bound the number of
+// series.
 func kindOfUser(name string) string {
 	switch name {
 	case "admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default":

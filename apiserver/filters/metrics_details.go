@@ -11,7 +11,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// filterSeries have the durations of filters, without the filters and the handler that they wrap.
+// filterSeries have the latencies of filters without the latencies of the filters and the handler that they call.
 type filterSeries struct {
 	authentication, audit, impersonation, authorization prometheus.Observer
 }
@@ -54,7 +54,7 @@ func (m *Metrics) findDetails() {
 	m.fieldValidations.Store(&validations)
 }
 
-// invalidLabel replaces parameters of clients that have none of the valid values.
+// invalidLabel is the label for parameters of clients whose value is invalid.
 const invalidLabel = "invalid"
 
 // validated records the duration of a request whose body is validated.
@@ -74,20 +74,20 @@ func (m *Metrics) validated(record *request.Record, took time.Duration) {
 	observer.Observe(took.Seconds())
 }
 
-// selfRequested counts a request that this server has sent itself.
+// selfRequested counts a request that this server has sent to itself.
 func (m *Metrics) selfRequested(record *request.Record, key *seriesKey) {
 	if record.User != nil && record.User.GetName() == user.APIServerUser {
 		m.selfRequests.WithLabelValues(key.verb, key.group, key.resource, key.subresource).Inc()
 	}
 }
 
-// bodyVerbs are the verbs of requests with bodies, as a label, by the method.
+// bodyVerbs maps the verbs of seriesKey to the label "verb" of requests with bodies.
 var bodyVerbs = map[string]string{
 	http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", "APPLY": "patch",
 	http.MethodDelete: "delete",
 }
 
-// bodyVerb returns the label of the verb, or "" if requests of the key have no bodies.
+// bodyVerb returns the label "verb" of requests with bodies, or "" if requests of the key have no bodies.
 func (k *seriesKey) bodyVerb() string {
 	if k.resource == "" {
 		return ""

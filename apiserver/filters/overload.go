@@ -7,8 +7,9 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// overload rejects requests while the process's memory is nearly full, costly ones first. Clients retry after a while, and
-// with another replica if they can; a process that the kernel kills loses all requests and its caches.
+// overload rejects requests while the memory of the process is nearly full, expensive requests first. Clients retry
+// after overloadRetry, with another replica if possible; a process that the kernel kills loses all requests and its
+// caches.
 type overload struct {
 	next    http.Handler
 	level   func() memory.Level
@@ -22,7 +23,7 @@ func newOverload(next http.Handler, options Options) http.Handler {
 	return &overload{next: next, level: options.MemoryLevel, metrics: options.Metrics}
 }
 
-// overloadRetry is how long clients wait before they retry, in seconds.
+// overloadRetry is the number of seconds after which clients retry.
 const overloadRetry = "3"
 
 func (f *overload) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -41,12 +42,12 @@ func (f *overload) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	refuseTooMany(w, overloadRetry)
 }
 
-// largeBody is the number of bytes from which a request body makes a write costly.
+// largeBody is the size in bytes from which a request body makes a write expensive.
 const largeBody = 64 << 10
 
-// isShed reports whether a request is rejected at a level. Administrators, health checks, metrics and leases, which are the
-// heartbeats of nodes and elect leaders, are always served, and so are deletions of single objects, which free memory. Nodes
-// and the control plane are rejected at the last level only.
+// isShed reports whether a request is rejected at a memory level. Requests of administrators, health checks, metrics,
+// leases, which are the heartbeats of nodes and elect leaders, and deletions of single objects, which free memory, are
+// always served. Requests of nodes and the control plane are rejected only at memory.Critical.
 func isShed(level memory.Level, record *request.Record, length int64) bool {
 	info := &record.Info
 	switch {
@@ -59,7 +60,7 @@ func isShed(level memory.Level, record *request.Record, length int64) bool {
 	return isCostly(record, length) && !essential(record)
 }
 
-// isCostly reports whether a request may take much memory: lists and watches, which begin with a list, and large bodies.
+// isCostly reports whether a request may need much memory: lists, watches, which start with a list, and large bodies.
 func isCostly(record *request.Record, length int64) bool {
 	switch record.Info.Verb {
 	case "list", "watch", "deletecollection":

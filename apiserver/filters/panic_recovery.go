@@ -8,8 +8,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// panicRecovery responds with 500 when a handler panics, or aborts a response that has started. kube-apiserver also
-// writes the 500, but panics again, so that net/http drops it.
+// panicRecovery responds with 500 when a handler panics, or aborts the response if it has started. kube-apiserver also
+// writes the 500 but panics again, so that net/http discards it.
 type panicRecovery struct {
 	next    http.Handler
 	metrics *Metrics

@@ -8,11 +8,12 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// requestInfo parses the request line into the record's Info, and decides who serves the request. The decision is made
-// once: between two looks at it an APIService could change.
+// requestInfo parses the request line into the record's Info, and selects the extension API server that serves the
+// request, if any. The selection is made once, because an APIService could change between two selections.
 type requestInfo struct {
-	next     http.Handler
-	delegate func(ctx context.Context, path string) http.Handler // may be nil
+	next http.Handler
+	// delegate may be nil.
+	delegate func(ctx context.Context, path string) http.Handler
 }
 
 func (f requestInfo) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"net"
 	"net/http"
@@ -16,36 +17,44 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// response is the response writer that all filters and the handler share. It knows what has been sent, and expire stops
-// the handler's writes at the deadline. mu serializes the handler with expire, which runs on a timer; expire may
-// write only until finish.
+// response is the response writer that all filters and the handler share. It records what has been sent, and expire
+// ends the handler's writes at the deadline. mu serializes the handler and expire, which runs on a timer. expire may
+// write only until finish is called.
 type response struct {
 	under http.ResponseWriter
 
 	// Set by guard for requests with a deadline:
 	deadline context.Context
 	http1    bool
-	header   http.Header // the handler's copy; it replaces under's when the response starts
+	// header is the handler's copy of the headers; it replaces the headers of under when the response starts.
+	header http.Header
 
-	log      *responseLog   // nil: the response is not logged
-	onStatus func(code int) // called with the first status code of the handler, with mu locked; may be nil
-	writing  *time.Duration // the time spent in writes of the body is added to it; nil: not measured
+	// log is nil if the response is not logged.
+	log *responseLog
+	// onStatus is called with the handler's first status code, with mu locked. It may be nil.
+	onStatus func(code int)
+	// writing is increased by the time that writes of the body take; nil if that time is not measured.
+	writing *time.Duration
 
-	sending *sending // nil: clients may read as slowly as they like
+	// sending is nil if clients may read arbitrarily slowly.
+	sending *sending
 	record  *request.Record
-	sender  *sender // nil until a write may block; used by the handler only
+	// sender is nil until a write may block. Only the handler uses it.
+	sender *sender
 
 	mu        sync.Mutex
 	status    int   // 0 until the response starts
-	size      int64 // of the body; written by the handler only
-	late      bool  // The handler started the response after the deadline, usually with its own error.
+	size      int64 // size of the body in bytes; written by the handler only
+	late      bool  // The handler started the response after the deadline; it may continue for lateTimeout.
 	expired   bool  // Writes of the handler are discarded.
 	truncated bool  // expired after the response had started
+	extended  bool  // The deadline has passed, and the response may continue for lateTimeout.
 	hijacked  bool
-	finished  bool // The handler has returned; under must not be used any more.
+	// finished is set when the handler has returned. under must not be used any more.
+	finished bool
 }
 
-// guard gives the handler its own copy of the headers, so that expire can write concurrently.
+// guard copies the headers for the handler, so that expire can write its own headers concurrently.
 func (w *response) guard(deadline context.Context, http1 bool) {
 	w.deadline, w.http1 = deadline, http1
 	w.header = maps.Clone(w.under.Header())
@@ -70,7 +79,7 @@ func (w *response) WriteHeader(status int) {
 	w.writeHeader(status)
 }
 
-// noteStatus calls onStatus once. The code may never be sent, if the response has expired.
+// noteStatus calls onStatus once. If the response has expired, the code is recorded but not sent.
 func (w *response) noteStatus(code int) {
 	if w.onStatus != nil {
 		note := w.onStatus
@@ -80,6 +89,9 @@ func (w *response) noteStatus(code int) {
 }
 
 func (w *response) writeHeader(status int) {
+	if status >= http.StatusBadRequest && w.status == 0 && w.isPastDeadline() {
+		w.expireLocked()
+	}
 	if w.expired || w.hijacked || w.status != 0 {
 		return
 	}
@@ -96,6 +108,17 @@ func (w *response) writeHeader(status int) {
 	w.under.WriteHeader(status)
 }
 
+// isPastDeadline reports whether the deadline has passed. An error that the handler returns afterwards is usually a
+// consequence of the deadline, with a text that depends on the component it waited for, such as a webhook.
+// kube-apiserver's clients get the error of the timeout filter instead.
+func (w *response) isPastDeadline() bool {
+	if w.deadline == nil {
+		return false
+	}
+	at, ok := w.deadline.Deadline()
+	return errors.Is(w.deadline.Err(), context.DeadlineExceeded) || ok && !time.Now().Before(at)
+}
+
 // Write implements http.ResponseWriter.
 func (w *response) Write(p []byte) (int, error) {
 	w.mu.Lock()
@@ -108,7 +131,7 @@ func (w *response) Write(p []byte) (int, error) {
 	if expired {
 		return 0, http.ErrHandlerTimeout
 	}
-	// Without the lock, because a slow client may block this write until expire ends it.
+	// The lock is not held, because a slow client may block this write until expire ends it.
 	if w.writing != nil {
 		defer func(began time.Time) { *w.writing += time.Since(began) }(time.Now())
 	}
@@ -118,7 +141,7 @@ func (w *response) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// send writes p to the connection. It lets sending follow a response that may block.
+// send writes p to the connection. From the first write that may block, sending tracks the response.
 func (w *response) send(p []byte) (int, error) {
 	if w.sender == nil {
 		if w.sending == nil || w.size+int64(len(p)) <= unblockedBody {
@@ -176,8 +199,8 @@ func (w *response) started() bool {
 	return w.status != 0 || w.hijacked
 }
 
-// sent returns the status code and the size of the body. The status is 200 if the handler set none, and 0 if it
-// hijacked the connection.
+// sent returns the status code and the size of the body in bytes. The status code is 200 if the handler set none, and 0
+// if it hijacked the connection.
 func (w *response) sent() (int, int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,24 +210,35 @@ func (w *response) sent() (int, int64) {
 	return w.status, w.size
 }
 
-// lateTimeout bounds a response that the handler started after the deadline.
+// lateTimeout bounds the time after the deadline for the rest of a response that the handler has started after the
+// deadline, or for the rest of an error.
 const lateTimeout = time.Second
 
-// expire ends the response at the deadline: with 504 if it has not started, else by failing reads and writes.
+// expire ends the response at the deadline: with 504 if the response has not started, otherwise by failing reads and
+// writes. A response that the handler started after the deadline may continue for lateTimeout, and so may an error:
+// usually the handler has written all of it when it returns just after the deadline.
 func (w *response) expire() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.expireLocked()
+}
+
+// expireLocked implements expire. The caller holds w.mu.
+func (w *response) expireLocked() {
 	if w.hijacked || w.expired || w.finished {
 		return
 	}
 	control := http.NewResponseController(w.under)
-	if w.late {
+	if w.late || w.status >= http.StatusBadRequest {
+		w.extended = true
 		_ = control.SetWriteDeadline(time.Now().Add(lateTimeout))
 		return
 	}
 	w.expired = true
 	past := time.Unix(1, 0)
-	_ = control.SetReadDeadline(past) // first, because HTTP/1 does not write while a body is being read
+	// The read deadline is set first, because net/http does not write to an HTTP/1 connection while a body is being
+	// read.
+	_ = control.SetReadDeadline(past)
 	if w.status != 0 {
 		w.truncated = true
 		_ = control.SetWriteDeadline(past)
@@ -213,10 +247,12 @@ func (w *response) expire() {
 	w.status = http.StatusGatewayTimeout
 	w.log.sent(w.status)
 	if w.http1 {
-		w.under.Header().Set("Connection", "close") // the read deadline makes the connection unusable
+		// The read deadline has made the connection unusable.
+		w.under.Header().Set("Connection", "close")
 	}
 	writeTimeout(w.under)
-	_ = control.Flush() // completes the response of HTTP/1; that of HTTP/2 ends when the handler returns
+	// Flush completes a response over HTTP/1; a response over HTTP/2 ends when the handler returns.
+	_ = control.Flush()
 }
 
 // finish makes later calls of expire do nothing and resets the write deadline for the connection's next request. It
@@ -225,7 +261,7 @@ func (w *response) finish() (expired, truncated bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.finished = true
-	if w.late {
+	if w.extended {
 		_ = http.NewResponseController(w.under).SetWriteDeadline(time.Time{})
 	}
 	return w.expired || w.late, w.truncated
@@ -236,13 +272,14 @@ func writeTimeout(w http.ResponseWriter) {
 	writeStatus(w, &request.TimedOut().ErrStatus, "text/plain; charset=utf-8")
 }
 
-// writeJSON writes a Status in JSON, whatever the client accepts.
+// writeJSON writes an error as a Status in JSON, regardless of the Accept header.
 func writeJSON(w http.ResponseWriter, err error) {
 	writeStatus(w, request.StatusOf(err), "application/json")
 }
 
 func writeStatus(w http.ResponseWriter, status *metav1.Status, contentType string) {
-	body, _ := json.Marshal(status) // marshalling a Status cannot fail
+	// Marshalling a Status cannot fail.
+	body, _ := json.Marshal(status)
 	headers := w.Header()
 	headers.Set("Content-Type", contentType)
 	headers.Set("Content-Length", strconv.Itoa(len(body)+1))

@@ -1,6 +1,7 @@
 package filters
 
 import (
+	"cmp"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -9,13 +10,14 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// SendLimits bound responses whose clients do not read them. Zero fields have defaults.
+// SendLimits bound responses whose clients do not read them. Fields that are 0 have defaults.
 type SendLimits struct {
-	// Stalled is the time without progress after which a response is stalled. It then loses its seat.
+	// Stalled is the time without progress after which a response is stalled. A stalled response loses its seat.
 	Stalled time.Duration
 	// PerUser is the number of stalled responses to one user above which further requests of the user are rejected.
 	PerUser int
-	// A response is reset that makes no progress in Window, or in LongRunningWindow if the request is long-running.
+	// Window, or LongRunningWindow for long-running requests, is the time without progress after which a response is
+	// reset.
 	Window, LongRunningWindow time.Duration
 }
 
@@ -24,41 +26,37 @@ var defaultSendLimits = SendLimits{
 }
 
 func (l SendLimits) withDefaults() SendLimits {
-	for _, field := range []struct{ value, byDefault *time.Duration }{
-		{&l.Stalled, &defaultSendLimits.Stalled}, {&l.Window, &defaultSendLimits.Window},
-		{&l.LongRunningWindow, &defaultSendLimits.LongRunningWindow},
-	} {
-		if *field.value == 0 {
-			*field.value = *field.byDefault
-		}
+	d := defaultSendLimits
+	return SendLimits{
+		Stalled: cmp.Or(l.Stalled, d.Stalled), PerUser: cmp.Or(l.PerUser, d.PerUser),
+		Window: cmp.Or(l.Window, d.Window), LongRunningWindow: cmp.Or(l.LongRunningWindow, d.LongRunningWindow),
 	}
-	if l.PerUser == 0 {
-		l.PerUser = defaultSendLimits.PerUser
-	}
-	return l
 }
 
 const (
 	// unblockedBody is the number of bytes of a response that net/http buffers, so that writing them does not block.
 	unblockedBody = 4 << 10
-	// progress is the size of the parts in which a response is written, and thus what a client must read in each window.
+	// progress is the number of bytes in each write of a response, which the client must read within the window.
 	progress = 64 << 10
 )
 
-// sending follows all responses that are being written. A client that reads slowly, or not at all, blocks the handler in a
-// write; with HTTP/2, one connection can have a hundred such responses. Within limits they hold memory and a goroutine,
-// but no seats.
+// sending tracks all responses whose writes may block. A client that reads slowly, or not at all, blocks the handler in
+// a write; with HTTP/2, one connection can have a hundred such responses. Within the limits, these responses hold
+// memory and a goroutine, but no seats.
 //
-// One timer looks at all responses, because most are written before a timer of their own could fire.
+// One timer checks all responses, because most are sent before a timer of their own could fire.
 type sending struct {
 	limits  SendLimits
 	metrics *Metrics
-	stalled atomic.Int64 // Invariant: the sum of byUser. It is read without the lock.
+	// stalled is the number of stalled responses. Invariant: stalled is the sum of byUser. It is read without the lock.
+	stalled atomic.Int64
 
-	mu       sync.Mutex
-	active   map[*sender]struct{}
-	byUser   map[string]int // stalled responses; no entry is 0
-	checking bool           // The timer of check runs. Invariant: true while active is not empty.
+	mu     sync.Mutex
+	active map[*sender]struct{}
+	// byUser has the number of stalled responses of each user. Invariant: no entry is 0.
+	byUser map[string]int
+	// checking is set while the timer of check runs. Invariant: checking is true if active is not empty.
+	checking bool
 }
 
 func newSending(limits SendLimits, metrics *Metrics) *sending {
@@ -67,18 +65,21 @@ func newSending(limits SendLimits, metrics *Metrics) *sending {
 	}
 }
 
-// sender is one response, from its first write that may block until its handler returns.
+// sender sends one response, from its first write that may block until its handler returns.
 type sender struct {
 	all      *sending
 	record   *request.Record
 	response http.ResponseWriter
 	window   time.Duration
-	began    atomic.Int64 // time of the current write in nanoseconds since 1970; 0 between writes
-	slow     atomic.Bool  // counted in all.byUser; changed with all.mu locked
-	reset    bool         // guarded by all.mu
+	// began is the time of the current write in nanoseconds since 1970; 0 between writes.
+	began atomic.Int64
+	// slow is set while the response is counted in all.byUser. It is changed only with all.mu locked.
+	slow atomic.Bool
+	// reset is set when check has reset the response. It is guarded by all.mu.
+	reset bool
 }
 
-// begin follows a response. The caller must call end before the handler returns.
+// begin starts tracking a response. The caller must call end before the handler returns.
 func (s *sending) begin(w http.ResponseWriter, record *request.Record) *sender {
 	one := &sender{all: s, record: record, response: w, window: s.limits.Window}
 	if record.LongRunning {
@@ -94,7 +95,7 @@ func (s *sending) begin(w http.ResponseWriter, record *request.Record) *sender {
 	return one
 }
 
-// write writes a part of the response, in parts of which each is progress.
+// write writes p to the response, at most progress bytes at a time.
 func (s *sender) write(p []byte) (written int, err error) {
 	for err == nil && len(p) > 0 {
 		part := p[:min(len(p), progress)]
@@ -111,14 +112,14 @@ func (s *sender) write(p []byte) (written int, err error) {
 	return written, err
 }
 
-// resume ends a stall.
+// resume marks the response as not stalled.
 func (s *sender) resume() {
 	s.all.mu.Lock()
 	defer s.all.mu.Unlock()
 	s.all.count(s, false)
 }
 
-// end stops following the response, after which check no longer uses it.
+// end stops tracking the response. check does not use the response after end has returned.
 func (s *sender) end() {
 	s.all.mu.Lock()
 	defer s.all.mu.Unlock()
@@ -126,7 +127,7 @@ func (s *sender) end() {
 	delete(s.all.active, s)
 }
 
-// count marks a response as stalled, or as not stalled. The lock must be held.
+// count marks a response as stalled or as not stalled. The caller must hold the lock.
 func (s *sending) count(one *sender, slow bool) {
 	if one.slow.Load() == slow {
 		return
@@ -158,7 +159,7 @@ func (s *sending) check() {
 			one.record.ReleaseSeat()
 		}
 		if blocked >= one.window && !one.reset {
-			// With the lock held, because the response must not be used after end has returned.
+			// The lock is held, because the response must not be used after end has returned.
 			one.reset = true
 			s.metrics.resetResponses.Inc()
 			_ = http.NewResponseController(one.response).SetWriteDeadline(time.Unix(1, 0))
@@ -169,7 +170,7 @@ func (s *sending) check() {
 	}
 }
 
-// admits reports whether a user may send further requests.
+// admits reports whether the user of a request has fewer stalled responses than the limit.
 func (s *sending) admits(record *request.Record) bool {
 	if s.stalled.Load() < int64(s.limits.PerUser) {
 		return true

@@ -14,18 +14,18 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// component is the label of everything that this server serves itself.
+// component is the label "component" of requests that this server serves itself.
 const component = "apiserver"
 
-// aggregatorComponent is the label of requests that are rejected in place of an extension API server.
+// aggregatorComponent is the label "component" of requests that are rejected in place of an extension API server.
 const aggregatorComponent = "aggregator"
 
 // seriesKey has the labels of a request.
 //
-// Invariant: in a key that becomes labels or is kept, group, version, resource and subresource belong to a resource
-// that the catalog serves, or are empty, or group and version have an APIService; all other fields come from fixed sets. Rejected requests must not create
-// series, as they do in kube-apiserver's apiserver_request_terminations_total, because clients could create any number
-// of them.
+// Invariant: in a key that becomes labels or is stored, group, version, resource and subresource are empty or belong to
+// a resource that the catalog serves, subresource is the path of a health check, or group and version have an
+// APIService. All other fields have values from fixed sets. Rejected requests must not create series, as they do in
+// kube-apiserver's apiserver_request_terminations_total, because clients could create any number of series.
 type seriesKey struct {
 	verb, dryRun, group, version, resource, subresource, scope, component string
 }
@@ -38,7 +38,8 @@ func (k *seriesKey) withDryRun() []string {
 	return []string{k.verb, k.dryRun, k.group, k.version, k.resource, k.subresource, k.scope, k.component}
 }
 
-// clone copies the strings that share memory with the request, which would otherwise keep its whole URL alive.
+// clone copies the strings that share memory with the request. A stored key would otherwise keep the whole URL in
+// memory.
 func (k *seriesKey) clone() seriesKey {
 	cloned := *k
 	cloned.group, cloned.version = strings.Clone(k.group), strings.Clone(k.version)
@@ -46,8 +47,7 @@ func (k *seriesKey) clone() seriesKey {
 	return cloned
 }
 
-// requestKey returns the key of a request with the names that the client sent. They are not safe as labels; see
-// servedKey.
+// requestKey returns the key with the names that the client sent, which must not become labels; see servedKey.
 func requestKey(record *request.Record, r *http.Request) seriesKey {
 	info := &record.Info
 	if !info.IsResourceRequest {
@@ -66,10 +66,12 @@ func requestKey(record *request.Record, r *http.Request) seriesKey {
 	}
 }
 
-// servedKey returns a key that is safe as labels: complete if the target is served, else only the verb.
+// servedKey returns a key that may become labels: the complete key if the target of the request is served, otherwise
+// only its verb.
 func (m *Metrics) servedKey(record *request.Record, r *http.Request) seriesKey {
 	key := requestKey(record, r)
-	if record.Delegate != nil { // its group and version have an APIService; everything else is the client's choice
+	// The group and version of the request have an APIService; the client chooses all other names.
+	if record.Delegate != nil {
 		key.resource, key.subresource, key.component = "", "", component
 		return key.clone()
 	}
@@ -96,7 +98,7 @@ func (m *Metrics) serves(record *request.Record) bool {
 	return ok && match.Version.Endpoints[info.Subresource] != nil
 }
 
-// match returns the resource of a request, if one is served.
+// match returns the resource of a request if the catalog serves it.
 func (m *Metrics) match(record *request.Record) (resource.Match, bool) {
 	catalog := m.catalog.Current()
 	if catalog == nil {
@@ -124,7 +126,7 @@ func (m *Metrics) auditDeprecation(record *request.Record) {
 	}
 }
 
-// verbOf returns the verb as kube-apiserver reports it.
+// verbOf returns the verb of a request in kube-apiserver's metrics.
 func verbOf(record *request.Record, r *http.Request, scope string) string {
 	switch record.Info.Subresource {
 	case "log", "exec", "portforward", "attach", "proxy":
@@ -144,7 +146,8 @@ func verbOf(record *request.Record, r *http.Request, scope string) string {
 			return "APPLY"
 		}
 		return "PATCH"
-	case http.MethodPost: // not r.Method, which shares memory with the request
+	// r.Method shares memory with the request; constants do not.
+	case http.MethodPost:
 		return http.MethodPost
 	case http.MethodPut:
 		return http.MethodPut
@@ -166,20 +169,25 @@ func dryRunOf(record *request.Record) string {
 	return "All"
 }
 
-// series are the metrics of one kind of request, looked up once.
+// series has the metrics of all requests with the same labels, looked up once.
 type series struct {
-	metrics     *Metrics
-	key         seriesKey
-	duration    prometheus.Observer
-	sli         prometheus.Observer // nil for dry runs
-	size        prometheus.Observer // nil except for GET and LIST
-	body        prometheus.Observer // of sizes; nil for verbs without a body
-	validates   bool                // bodies are validated as fieldValidation says
+	metrics  *Metrics
+	key      seriesKey
+	duration prometheus.Observer
+	// sli is nil for dry runs.
+	sli prometheus.Observer
+	// size is nil except for GET and LIST.
+	size prometheus.Observer
+	// body observes the sizes of request bodies; nil for verbs without a body.
+	body prometheus.Observer
+	// validates is set if bodies are validated as the parameter fieldValidation requires.
+	validates   bool
 	longRunning prometheus.Gauge
-	ok          prometheus.Counter // with code 200
+	// ok counts responses with status code 200.
+	ok prometheus.Counter
 }
 
-// series returns the series of a key, or nil if there is none yet.
+// series returns the series of a key, or nil if the series does not exist yet.
 func (m *Metrics) series(key seriesKey) *series { return (*m.known.Load())[key] }
 
 // addSeries creates the series of a key, whose target must be served.
@@ -213,7 +221,7 @@ func (m *Metrics) addSeries(key seriesKey) *series {
 	return s
 }
 
-// observe records a finished request with the status code and the size of the response.
+// observe records a request that has ended, with the status code and the size of the response.
 func (s *series) observe(record *request.Record, status int, size int64, took time.Duration) {
 	if status == http.StatusOK {
 		s.ok.Inc()
@@ -245,14 +253,15 @@ func (m *Metrics) terminated(record *request.Record, r *http.Request, code int) 
 	m.terminations.WithLabelValues(append(key.target(), strconv.Itoa(code))...).Inc()
 }
 
-// Undelegated counts a request that its Delegate did not forward. kube-apiserver also has the resource as a label.
+// Undelegated counts a request that its Delegate did not forward. kube-apiserver's metric also has the resource as a
+// label.
 func (m *Metrics) Undelegated(r *http.Request, code int) {
 	key := m.servedKey(request.From(r.Context()), r)
 	key.component = aggregatorComponent
 	m.terminations.WithLabelValues(append(key.target(), strconv.Itoa(code))...).Inc()
 }
 
-// dropped counts a request rejected because there were too many.
+// dropped counts a request that was rejected with 429 because there were too many.
 func (m *Metrics) dropped(record *request.Record, r *http.Request) {
 	key := m.servedKey(record, r)
 	m.requests.WithLabelValues(append(key.withDryRun(), "429")...).Inc()

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// strictTransportSecurity sets the header of --strict-transport-security-directives.
+// strictTransportSecurity sets the header Strict-Transport-Security to --strict-transport-security-directives.
 type strictTransportSecurity struct {
 	next  http.Handler
 	value []string

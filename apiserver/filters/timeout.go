@@ -9,12 +9,12 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// timeout responds with 504 when the deadline passes before the handler has responded, and aborts a response that is
-// not complete by then.
+// timeout responds with 504 if the handler has not responded at the deadline, and aborts a response that is not
+// complete by then.
 //
-// Handlers return when their context ends, so that they run on the goroutine of the connection. For a handler that does
-// not, or that waits for its client, a timer responds and makes further reads and writes fail. kube-apiserver instead
-// runs every handler on a goroutine of its own.
+// Handlers run in the connection's goroutine, because they normally return when their context ends. If a handler does
+// not return, or waits for its client, a timer sends the response and makes further reads and writes fail.
+// kube-apiserver's timeout filter starts another goroutine for each handler instead.
 type timeout struct {
 	next    http.Handler
 	metrics *Metrics
@@ -24,7 +24,8 @@ func (f *timeout) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
 	answer, ok := w.(*response)
 	if record.LongRunning {
-		// The server's WriteTimeout bounds other requests only. Hijacked connections have no deadline.
+		// The server's WriteTimeout bounds only requests that are not long-running. Hijacked connections have no
+		// deadline.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	}
 	if record.LongRunning || !ok {
@@ -42,7 +43,8 @@ func (f *timeout) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *timeout) finish(answer *response, record *request.Record, r *http.Request, timer *time.Timer) {
 	timer.Stop()
 	if errors.Is(record.Context.Err(), context.DeadlineExceeded) {
-		answer.expire() // in case the timer has not
+		// The timer may have been stopped before it fired.
+		answer.expire()
 	}
 	expired, truncated := answer.finish()
 	if expired {

@@ -20,9 +20,10 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// traceRequests makes a span of each request. It mirrors the filter of kube-apiserver, whose otelhttp wraps the response
-// writer that the other filters share. It follows authentication: only a privileged client decides about the trace that a
-// request belongs to, and is sampled with it. For others the client's trace is a link.
+// traceRequests creates a span for each request, as kube-apiserver does with otelhttp, which would replace the response
+// writer that the filters share. It follows authentication: only a client in system:masters or system:monitoring
+// decides which trace its request belongs to, and whether the request is sampled. The trace of any other client becomes
+// a link.
 type traceRequests struct {
 	next        http.Handler
 	tracer      trace.Tracer
@@ -61,14 +62,14 @@ func (f *traceRequests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// trustsTrace reports whether the trace of a user's request may continue the user's own.
+// trustsTrace reports whether the span of a user's request may be part of the trace that the user has sent.
 func trustsTrace(u user.Info) bool {
 	return u != nil && slices.ContainsFunc(u.GetGroups(), func(group string) bool {
 		return group == user.SystemPrivilegedGroup || group == user.MonitoringGroup
 	})
 }
 
-// spanName returns the method and the path, without the names of objects.
+// spanName returns the method and the path of a request, with placeholders for the names of namespaces and objects.
 func spanName(record *request.Record, r *http.Request) string {
 	info := &record.Info
 	if !info.IsResourceRequest {
@@ -92,7 +93,7 @@ func spanName(record *request.Record, r *http.Request) string {
 	return name
 }
 
-// requestAttributes returns the attributes of otelhttp, and those that kube-apiserver adds.
+// requestAttributes returns the attributes that otelhttp sets, and the attributes that kube-apiserver adds.
 func requestAttributes(record *request.Record, r *http.Request) []attribute.KeyValue {
 	server, serverPort, err := net.SplitHostPort(r.Host)
 	if err != nil {
@@ -118,7 +119,7 @@ func requestAttributes(record *request.Record, r *http.Request) []attribute.KeyV
 	return attributes
 }
 
-// clientOf returns the address of the client that proxies name, or else that of the peer.
+// clientOf returns the first address in X-Forwarded-For, or the peer's address if the header is missing.
 func clientOf(r *http.Request, peer string) string {
 	forwarded, _, _ := strings.Cut(r.Header.Get("X-Forwarded-For"), ",")
 	return cmp.Or(forwarded, peer)
@@ -131,7 +132,7 @@ func schemeOf(r *http.Request) string {
 	return "http"
 }
 
-// maxAuditID is the length at which kube-apiserver truncates the IDs of clients in logs and traces.
+// maxAuditID is the length in bytes to which kube-apiserver truncates audit IDs in logs and traces.
 const maxAuditID = 64
 
 func truncatedID(id string) string {
@@ -141,7 +142,7 @@ func truncatedID(id string) string {
 	return id[:maxAuditID]
 }
 
-// finishSpan adds what is known after the response.
+// finishSpan adds the attributes that are known when the handler has returned.
 func finishSpan(span trace.Span, record *request.Record, answer *response) {
 	if size, read := record.BodySize(); read && size > 0 {
 		span.SetAttributes(semconv.HTTPRequestBodySize(size))
@@ -158,19 +159,22 @@ func finishSpan(span trace.Span, record *request.Record, answer *response) {
 	}
 }
 
-// filterSpan makes a span of a filter and everything inside it, as kube-apiserver does for the filters that it times.
+// filterSpan creates a span for a filter and everything inside it, as kube-apiserver does for the filters whose latency
+// it measures.
 type filterSpan struct {
 	next   http.Handler
 	tracer trace.Tracer
 	name   string
 }
 
-// spanOf returns next in a span, or next itself if requests are not traced.
+// spanOf returns next within a filterSpan, or next itself if requests are not traced.
 func spanOf(name string, next http.Handler, options Options) http.Handler {
 	if options.Tracing == nil {
 		return next
 	}
-	return &filterSpan{next: next, tracer: options.Tracing.Tracer("k8s.op/apiserver/pkg/endpoints/filterlatency"), name: name}
+	return &filterSpan{
+		next: next, tracer: options.Tracing.Tracer("k8s.op/apiserver/pkg/endpoints/filterlatency"), name: name,
+	}
 }
 
 func (f *filterSpan) ServeHTTP(w http.ResponseWriter, r *http.Request) {

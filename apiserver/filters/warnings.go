@@ -6,7 +6,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// warnings adds recorded warnings to the headers of the response.
+// warnings makes the record's warnings part of the headers of the response.
 type warnings struct{ next http.Handler }
 
 func (f warnings) ServeHTTP(w http.ResponseWriter, r *http.Request) {

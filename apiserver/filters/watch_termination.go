@@ -7,8 +7,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// watchTermination registers watches, so that a stopping server can end them. Their context is cancelled, the handler
-// returns, and the response ends as if the watch had timed out.
+// watchTermination registers watches, so that a stopping server can end them by cancelling their contexts. The response
+// then ends as if the watch had timed out.
 type watchTermination struct {
 	next    http.Handler
 	watches *request.Watches
@@ -32,7 +32,8 @@ func (f watchTermination) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// refuseShuttingDown responds with 503. Retry-After is short, because a retry probably reaches another replica.
+// refuseShuttingDown responds that the server is shutting down. Retry-After is short, because a retry probably reaches
+// another replica.
 func refuseShuttingDown(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -21,10 +21,10 @@ func (s *queueSet) IsIdle() bool {
 	return s.waiting == 0 && s.running == 0
 }
 
-// StartRequest implements fairqueuing.QueueSet. Upstream's controller does not call it, because requests are not handled
-// by the controller.
-func (s *queueSet) StartRequest(ctx context.Context, estimate *fcrequest.WorkEstimate, hash uint64, distinguisher, schema string,
-	info, who any, _ fq.QueueNoteFn,
+// StartRequest implements fairqueuing.QueueSet. Upstream's controller would call it to handle a request; here only
+// tests do, which compare the decisions with upstream's.
+func (s *queueSet) StartRequest(ctx context.Context, estimate *fcrequest.WorkEstimate, hash uint64,
+	distinguisher, schema string, info, who any, _ fq.QueueNoteFn,
 ) (fq.Request, bool) {
 	r := &Request{flow: &Flow{Schema: schema, set: s}, distinguisher: distinguisher, estimate: *estimate}
 	r.info, _ = info.(*upstream.RequestInfo)
@@ -50,12 +50,13 @@ func (f finisher) Finish(execute func()) bool { return f(execute) }
 // factory creates the queue sets for upstream's controller.
 type factory struct {
 	clock clock.PassiveClock
+	// after calls a function after a delay, in another goroutine.
 	after func(time.Duration, func())
-	// configured is called after each change of the configuration of a queue set.
+	// configured is called after each change of the configuration of a queue set, without the lock of the queue set.
 	configured func(name string, set *queueSet)
 }
 
-// completer is a configuration that has been checked and is not yet in force.
+// completer is a changed configuration of a queue set that has been checked but is not in effect yet.
 type completer struct {
 	set     *queueSet
 	queuing fq.QueuingConfig

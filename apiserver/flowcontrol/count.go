@@ -2,7 +2,7 @@ package flowcontrol
 
 import "time"
 
-// series returns the metrics of the flow, nil if it has none. They begin to exist with the first request.
+// series returns the metrics of the flow, nil if the flow has none. The first request looks them up.
 func (f *Flow) series() *series {
 	known, m := f.found.Load(), f.metrics
 	if known != nil || m == nil {
@@ -40,7 +40,7 @@ func (f *Flow) countRejected(reason string) {
 	}
 }
 
-// countEnqueued counts a request that went through a queue, even if it did not have to wait there.
+// countEnqueued counts a request that entered a queue, even if it left the queue immediately.
 func (f *Flow) countEnqueued(r *Request) {
 	if s := f.series(); s != nil && r.queue != nil && s.queueLength != nil {
 		s.queueLength.Observe(float64(r.place))
@@ -50,6 +50,7 @@ func (f *Flow) countEnqueued(r *Request) {
 	}
 }
 
+// addWaiting adds numbers of waiting requests and of their seats to the gauges.
 func (f *Flow) addWaiting(requests, seats int) {
 	if m := f.metrics; m != nil {
 		m.inQueue.WithLabelValues(f.Level, f.Schema).Add(float64(requests))
@@ -57,7 +58,7 @@ func (f *Flow) addWaiting(requests, seats int) {
 	}
 }
 
-// countDispatched counts a request that has left its queue for execution.
+// countDispatched counts a request that starts to execute.
 func (f *Flow) countDispatched(waited time.Duration) {
 	s := f.series()
 	if s == nil {
@@ -69,7 +70,7 @@ func (f *Flow) countDispatched(waited time.Duration) {
 	}
 }
 
-// countTimedOut counts a request that has left its queue without execution.
+// countTimedOut counts a request that left its queue because its wait timed out.
 func (f *Flow) countTimedOut(waited time.Duration) {
 	if m := f.metrics; m != nil {
 		m.rejected.WithLabelValues(f.Level, f.Schema, "time-out").Inc()
@@ -88,6 +89,7 @@ func (f *Flow) countFinished(r *Request, took time.Duration) {
 	}
 }
 
+// addExecuting adds numbers of executing requests and of their seats to the gauges.
 func (f *Flow) addExecuting(requests, seats int) {
 	s := f.series()
 	if s == nil {

@@ -2,7 +2,7 @@ package flowcontrol
 
 import "k8s.io/apiserver/pkg/util/flowcontrol/debug"
 
-// Dump implements fairqueuing.QueueSet for the debug endpoints.
+// Dump implements fairqueuing.QueueSet. It returns the state of the queue set for the debug endpoints.
 func (s *queueSet) Dump(details bool) debug.QueueSetDump {
 	s.mu.Lock()
 	defer s.mu.Unlock()

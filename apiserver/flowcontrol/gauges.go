@@ -2,12 +2,13 @@ package flowcontrol
 
 import "k8s.io/apiserver/pkg/util/flowcontrol/metrics"
 
-// Gauges set the numbers of requests of the metric apiserver_flowcontrol_read_vs_write_current_requests.
+// Gauges has functions that set the values of the metric apiserver_flowcontrol_read_vs_write_current_requests, which
+// are numbers of requests.
 type Gauges struct {
 	ReadOnlyExecuting, ReadOnlyWaiting, MutatingExecuting, MutatingWaiting func(float64)
 }
 
-// ConcurrencyGauges returns the gauges, which are upstream's and belong to the process. New registers them.
+// ConcurrencyGauges returns upstream's gauges, of which there is one set per process. New registers them.
 func ConcurrencyGauges() Gauges {
 	return Gauges{
 		ReadOnlyExecuting: metrics.GetExecutingReadonlyConcurrency().Set,

@@ -10,8 +10,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// matches reports whether a flow schema selects a request. The functions below are those of upstream's controller, on
-// pointers: it copies each rule that it looks at. TestMatchesAsUpstream compares them.
+// matches reports whether a FlowSchema selects a request. This function and the functions below are equivalent to
+// upstream's matchesFlowSchema, but use pointers, because upstream copies each rule that it examines.
+// TestMatchesAsUpstream compares the results.
 func matches(schema *flowcontrolv1.FlowSchema, who user.Info, info *request.RequestInfo) bool {
 	rules := schema.Spec.Rules
 	for i := range rules {
@@ -36,7 +37,8 @@ func matchesRule(rule *flowcontrolv1.PolicyRulesWithSubjects, info *request.Requ
 }
 
 func matchesResource(rule *flowcontrolv1.ResourcePolicyRule, info *request.RequestInfo) bool {
-	if !has(rule.Verbs, info.Verb, flowcontrolv1.VerbAll) || !has(rule.APIGroups, info.APIGroup, flowcontrolv1.APIGroupAll) {
+	if !has(rule.Verbs, info.Verb, flowcontrolv1.VerbAll) ||
+		!has(rule.APIGroups, info.APIGroup, flowcontrolv1.APIGroupAll) {
 		return false
 	}
 	if info.Subresource == "" {
@@ -52,8 +54,8 @@ func matchesResource(rule *flowcontrolv1.ResourcePolicyRule, info *request.Reque
 	return has(rule.Namespaces, info.Namespace, flowcontrolv1.NamespaceEvery)
 }
 
-// has reports whether a list has a value or consists of the wildcard. A wildcard beside other members has no meaning:
-// validation rejects it.
+// has reports whether a list contains a value or consists of the wildcard. Validation refuses a wildcard in a list
+// with other elements.
 func has(list []string, value, wildcard string) bool {
 	return len(list) == 1 && list[0] == wildcard || slices.Contains(list, value)
 }
@@ -74,16 +76,17 @@ func hasSubresource(list []string, info *request.RequestInfo) bool {
 func matchesNonResource(rules []flowcontrolv1.NonResourcePolicyRule, info *request.RequestInfo) bool {
 	for i := range rules {
 		rule := &rules[i]
-		if has(rule.Verbs, info.Verb, flowcontrolv1.VerbAll) && slices.ContainsFunc(rule.NonResourceURLs, func(url string) bool {
-			return matchesPath(url, info.Path)
-		}) {
+		if has(rule.Verbs, info.Verb, flowcontrolv1.VerbAll) &&
+			slices.ContainsFunc(rule.NonResourceURLs, func(url string) bool {
+				return matchesPath(url, info.Path)
+			}) {
 			return true
 		}
 	}
 	return false
 }
 
-// matchesPath reports whether a path equals a rule's or is below it.
+// matchesPath reports whether a path equals the path of a rule or is below it.
 func matchesPath(rule, path string) bool {
 	if rule == flowcontrolv1.NonResourceAll || rule == path {
 		return true

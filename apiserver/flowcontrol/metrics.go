@@ -14,7 +14,8 @@ var (
 	lengthBuckets   = []float64{0, 10, 25, 50, 100, 250, 500, 1000}
 )
 
-// flowMetrics has the metrics of requests, with kube-apiserver's names. Those of the configuration are upstream's.
+// flowMetrics has the metrics of requests, with kube-apiserver's names. Upstream's controller has the metrics of the
+// configuration.
 type flowMetrics struct {
 	rejected, dispatched, noAccommodation                     *prometheus.CounterVec
 	inQueue, seatsInQueue, executing, seats                   *prometheus.GaugeVec
@@ -32,7 +33,8 @@ func newFlowMetrics(registerer prometheus.Registerer, c *Controller) *flowMetric
 		return f.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + name, Help: help}, flowLabels)
 	}
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		return f.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets}, append(flowLabels[:2:2], labels...))
+		return f.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets},
+			append(flowLabels[:2:2], labels...))
 	}
 	level := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(prefix+name, help, append(levelLabels[:1:1], labels...), nil)
@@ -49,30 +51,38 @@ func newFlowMetrics(registerer prometheus.Registerer, c *Controller) *flowMetric
 			"[BETA] Number of requests currently pending in queues of the API Priority and Fairness subsystem"),
 		seatsInQueue: gauge("current_inqueue_seats",
 			"[ALPHA] Number of seats currently pending in queues of the API Priority and Fairness subsystem"),
-		executing: gauge("current_executing_requests", "[BETA] Number of requests in initial (for a WATCH) or any (for a non-WATCH) execution stage in the API Priority and Fairness subsystem"),
-		seats:     gauge("current_executing_seats", "[BETA] Concurrency (number of seats) occupied by the currently executing (initial stage for a WATCH, any stage otherwise) requests in the API Priority and Fairness subsystem"),
+		executing: gauge("current_executing_requests", "[BETA] Number of requests in initial (for a WATCH) or any (for a "+
+			"non-WATCH) execution stage in the API Priority and Fairness subsystem"),
+		seats: gauge("current_executing_seats", "[BETA] Concurrency (number of seats) occupied by the currently executing "+
+			"(initial stage for a WATCH, any stage otherwise) requests in the API Priority and Fairness subsystem"),
 		queueLength: histogram("request_queue_length_after_enqueue",
-			"[ALPHA] Length of queue in the API Priority and Fairness subsystem, as seen by each request after it is enqueued", lengthBuckets),
+			"[ALPHA] Length of queue in the API Priority and Fairness subsystem, as seen by each request after it is enqueued",
+			lengthBuckets),
 		waiting: histogram("request_wait_duration_seconds",
 			"[BETA] Length of time a request spent waiting in its queue", durationBuckets, "execute"),
 		execution: histogram("request_execution_seconds",
-			"[ALPHA] Duration of initial stage (for a WATCH) or any (for a non-WATCH) stage of request execution in the API Priority and Fairness subsystem",
+			"[ALPHA] Duration of initial stage (for a WATCH) or any (for a non-WATCH) stage of request execution in the API "+
+				"Priority and Fairness subsystem",
 			durationBuckets, "type"),
 		estimated: histogram("work_estimated_seats",
-			"[ALPHA] Number of estimated seats (maximum of initial and final seats) associated with requests in API Priority and Fairness",
+			"[ALPHA] Number of estimated seats (maximum of initial and final seats) associated with requests in API Priority "+
+				"and Fairness",
 			[]float64{1, 2, 4, 8, 16, 32, 64, 100}),
-		currentR:        level("current_r", "[ALPHA] R(time of last change)"),
-		dispatchR:       level("dispatch_r", "[ALPHA] R(time of last dispatch)"),
-		latestS:         level("latest_s", "[ALPHA] S(most recently dispatched request)"),
-		nextS:           level("next_s_bounds", "[ALPHA] min and max, over queues, of S(oldest waiting request in queue)", "bound"),
-		nextDiscountedS: level("next_discounted_s_bounds", "[ALPHA] min and max, over queues, of S(oldest waiting request in queue) - estimated work in progress", "bound"),
-		age:             level("epoch_advance_total", "Number of times the queueset's progress meter jumped backward", "success"),
+		currentR:  level("current_r", "[ALPHA] R(time of last change)"),
+		dispatchR: level("dispatch_r", "[ALPHA] R(time of last dispatch)"),
+		latestS:   level("latest_s", "[ALPHA] S(most recently dispatched request)"),
+		nextS: level("next_s_bounds", "[ALPHA] min and max, over queues, of S(oldest waiting request in queue)",
+			"bound"),
+		nextDiscountedS: level("next_discounted_s_bounds",
+			"[ALPHA] min and max, over queues, of S(oldest waiting request in queue) - estimated work in progress", "bound"),
+		age: level("epoch_advance_total", "Number of times the queueset's progress meter jumped backward", "success"),
 	}
 	registerer.MustRegister(m)
 	return m
 }
 
-// Reset drops the series that flows keep. It runs after the vectors are reset.
+// Reset makes the next request build a new table, whose flows look up their series again. It must be called after the
+// vectors have been reset.
 func (m *flowMetrics) Reset() { m.controller.generation.Add(1) }
 
 // Describe implements prometheus.Collector.
@@ -115,11 +125,13 @@ func (m *flowMetrics) collect(level string, set *queueSet, out chan<- prometheus
 	send(m.nextDiscountedS, prometheus.GaugeValue, last.largestDiscounted.ToFloat(), "max")
 }
 
-// series has the metrics of one flow.
+// series has the metrics of one flow, so that a request does not look them up by their labels.
 type series struct {
 	dispatched         prometheus.Counter
 	executing, seats   prometheus.Gauge
 	regular, estimated prometheus.Observer
-	waited             prometheus.Observer // nil if the level is exempt
-	queueLength        prometheus.Observer // nil if the level has no queues
+	// waited is nil if the priority level is exempt.
+	waited prometheus.Observer
+	// queueLength is nil if the priority level has no queues.
+	queueLength prometheus.Observer
 }

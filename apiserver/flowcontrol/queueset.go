@@ -12,55 +12,74 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// estimatedService is the assumed duration of a request until its actual one is known.
+// estimatedService is the assumed duration of a request until it has finished, upstream's estimatedServiceDuration.
 const estimatedService = 3 * time.Millisecond
 
-// queueSet has the seats and queues of one priority level. It is upstream's queue set (fairqueuing/queueset), with sums
-// that are kept instead of computed at each step; TestDecisionsOfUpstream compares them. Terms are upstream's: R, the
-// virtual time, is the amount of work in seat-seconds that each busy queue has been allocated.
+// queueSet has the seats and queues of one priority level. It is equivalent to upstream's queueSet
+// (fairqueuing/queueset), but keeps sums that upstream computes at each step; TestDecisionsOfUpstream compares their
+// decisions. See the package documentation for the virtual time.
 type queueSet struct {
 	clock clock.PassiveClock
-	after func(time.Duration, func()) // calls a function later, in another goroutine
-	// configured is called without the lock after each change of the configuration.
+	// after calls a function after a delay, in another goroutine.
+	after func(time.Duration, func())
+	// configured is called after each change of the configuration, without the lock.
 	configured func(name string, set *queueSet)
 
 	waitingGauge, executingGauge, seatsGauge metrics.RatioedGauge
 	demandGauge                              metrics.Gauge
 
-	// undesired is set if the priority level has been deleted; it remains until its requests are finished.
+	// undesired is set if the priority level has been deleted. The queue set remains until its requests have
+	// finished.
 	undesired atomic.Bool
 
+	// mu guards the fields below, the queues, and the fields of Requests that say so. Methods that need it locked are
+	// called between lock and mu.Unlock; the exceptions lock it themselves: configure, start, cancel, finish, IsIdle
+	// and Dump.
 	mu          sync.Mutex
 	queuing     fq.QueuingConfig
 	dispatching fq.DispatchingConfig
-	dealer      *shufflesharding.Dealer // nil without queues
-	// queues may be longer than desired while the excess queues drain.
-	queues    []*queue
-	currentR  fcrequest.SeatSeconds
-	lastSync  time.Time // of currentR
-	robin     int       // index of the queue dispatched last
-	busy      int       // number of busy queues
-	requested int       // seats in use by, or waiting in, all queues
-	enqueued  int
+	// dealer is nil if the priority level has no queues.
+	dealer *shufflesharding.Dealer
+	// queues has the queues in use. There may be more than desired while the excess queues drain.
+	queues []*queue
+	// currentR is the virtual time, upstream's R.
+	currentR fcrequest.SeatSeconds
+	// lastSync is the time at which currentR was last advanced.
+	lastSync time.Time
+	// robin is the index of the queue from which a request was dispatched last.
+	robin int
+	// busy is the number of queues with waiting or executing requests.
+	busy int
+	// requested is the number of seats that requests of all queues use or wait for.
+	requested int
+	// enqueued is the number of requests for which a queue was chosen; deal rotates hands by it.
+	enqueued int
+	// executing has all executing requests.
 	executing requests
 
+	// waiting and running are the numbers of waiting and executing requests; seatsWaiting and seatsInUse are numbers
+	// of seats. seatsInUse includes the seats that finished requests hold during their additional latency.
 	waiting, seatsWaiting, seatsInUse, running int
 	rejected, cancelled, dispatched            int
 
-	last     virtualTimes // for metrics
-	advanced [2]int       // epochs, without and with success
+	// last has the virtual times of the last dispatch from a queue, for metrics.
+	last virtualTimes
+	// advanced counts the calls of advanceEpoch, first those without success and then those with success.
+	advanced [2]int
 }
 
-// virtualTimes are those of the last dispatch from a queue: of the level, of the request, and the smallest and largest of
-// all queues, without and with a discount for the work in progress.
+// virtualTimes has the virtual times at a dispatch from a queue: of the queue set (r), of the dispatched request (s),
+// and the smallest and largest nextDispatchR of all queues with waiting requests, without and with a discount for the
+// work in progress.
 type virtualTimes struct {
 	r, s, smallest, largest, smallestDiscounted, largestDiscounted fcrequest.SeatSeconds
 }
 
-// exempt reports whether requests are not limited.
+// exempt reports whether requests of the priority level are not limited.
 func (s *queueSet) exempt() bool { return s.queuing.DesiredNumQueues < 0 }
 
-// lock locks the set and advances the virtual time. The state of the queues must not change before.
+// lock acquires mu, advances the virtual time and returns the current time. It must precede every change of the
+// queues, because the rate of the virtual time depends on them. It is upstream's lockAndSyncTime.
 func (s *queueSet) lock() time.Time {
 	s.mu.Lock()
 	now := s.clock.Now()
@@ -76,16 +95,19 @@ func (s *queueSet) lock() time.Time {
 	return now
 }
 
-// The virtual time is set back by epoch before it overflows.
+// When the virtual time reaches highR, it is decreased by epoch, upstream's rDecrement, so that it does not overflow.
 const (
 	epoch = fcrequest.MaxSeatSeconds / 2
 	highR = epoch + epoch/2
 )
 
+// advanceEpoch decreases the virtual time, and all readings of it, by epoch. It is counted as without success if a
+// reading was less than epoch, and so cannot be decreased by that much.
 func (s *queueSet) advanceEpoch() {
 	success := 1
 	back := func(r *fcrequest.SeatSeconds) {
-		if *r < epoch { // longer ago than an epoch
+		// A reading of less than epoch is too old.
+		if *r < epoch {
 			success = 0
 		}
 		*r -= min(*r, epoch)
@@ -104,8 +126,10 @@ func (s *queueSet) advanceEpoch() {
 	s.advanced[success]++
 }
 
-// configure implements the second step of a change of the configuration. Queues that are no longer desired drain.
-func (s *queueSet) configure(queuing fq.QueuingConfig, dealer *shufflesharding.Dealer, dispatching fq.DispatchingConfig) {
+// configure applies a changed configuration. Queues that are no longer desired drain: they get no requests any more.
+func (s *queueSet) configure(
+	queuing fq.QueuingConfig, dealer *shufflesharding.Dealer, dispatching fq.DispatchingConfig,
+) {
 	now := s.lock()
 	defer s.mu.Unlock()
 	if queuing.DesiredNumQueues > 0 {
@@ -126,7 +150,8 @@ func (s *queueSet) configure(queuing fq.QueuingConfig, dealer *shufflesharding.D
 	s.dispatch(now, nil)
 }
 
-// start dispatches a request or puts it into a queue. It reports false, and the reason, if it is rejected.
+// start dispatches a request or adds it to a queue. If it rejects the request, ok is false, and reason is the value
+// of the metrics' label reason.
 func (s *queueSet) start(r *Request, hash uint64) (reason string, ok bool) {
 	now := s.lock()
 	defer s.mu.Unlock()
@@ -160,8 +185,9 @@ func (s *queueSet) start(r *Request, hash uint64) (reason string, ok bool) {
 	return "", true
 }
 
-// deal returns the queue of a hand whose waiting requests have the least work. The rotation avoids a bias between equal
-// queues of overlapping hands.
+// deal deals a hand of queues, and returns the index of the queue in the hand whose waiting requests have the least
+// work. It visits the hand from a different queue each time, which avoids a bias between equal queues of overlapping
+// hands. It is upstream's shuffleShardLocked.
 func (s *queueSet) deal(hash uint64) int {
 	var backing [16]int
 	hand := s.dealer.DealIntoHand(hash, backing[:])
@@ -181,6 +207,7 @@ func (s *queueSet) deal(hash uint64) int {
 	return best
 }
 
+// enqueue adds a request to a queue. The caller must call bound.
 func (s *queueSet) enqueue(r *Request, q *queue) {
 	if !q.busy() {
 		q.nextDispatchR = s.currentR
@@ -193,6 +220,7 @@ func (s *queueSet) enqueue(r *Request, q *queue) {
 	s.count(q)
 }
 
+// dequeue removes a waiting request from its queue. The caller must call bound.
 func (s *queueSet) dequeue(r *Request) {
 	r.queue.waiting.remove(r)
 	s.waiting--
@@ -204,7 +232,7 @@ func (s *queueSet) dequeue(r *Request) {
 	s.count(r.queue)
 }
 
-// count updates the number of busy queues after a change of one.
+// count updates the number of busy queues. It must be called after each change of q's requests.
 func (s *queueSet) count(q *queue) {
 	if busy := q.busy(); busy != q.counted {
 		q.counted = busy
@@ -216,8 +244,8 @@ func (s *queueSet) count(q *queue) {
 	}
 }
 
-// accommodates reports whether a request of so many seats can execute now. One that has more seats than the level
-// executes alone.
+// accommodates reports whether a request that needs the given number of seats can execute now. A request that needs
+// more seats than the priority level has executes alone. It is upstream's canAccommodateSeatsLocked.
 func (s *queueSet) accommodates(seats int) bool {
 	switch {
 	case s.exempt():
@@ -228,7 +256,8 @@ func (s *queueSet) accommodates(seats int) bool {
 	return s.seatsInUse+seats <= s.dispatching.ConcurrencyLimit
 }
 
-// dispatch executes waiting requests while there are seats. likely is a queue that may have all waiting requests, or nil.
+// dispatch executes waiting requests while seats are free. It stops when the request whose turn it is needs more
+// seats than are free, even if others need fewer. likely is a queue that may have all waiting requests, or nil.
 func (s *queueSet) dispatch(now time.Time, likely *queue) {
 	changed := false
 	for s.waiting > 0 && s.seatsInUse < s.dispatching.ConcurrencyLimit {
@@ -247,9 +276,12 @@ func (s *queueSet) dispatch(now time.Time, likely *queue) {
 	}
 }
 
+// dispatchFrom executes the oldest request of a queue, and advances the queue's nextDispatchR by the work of the
+// request. A request gets at most all seats of the priority level in its additional latency, which is extended
+// accordingly.
 func (s *queueSet) dispatchFrom(q *queue, r *Request, now time.Time) {
 	s.dequeue(r)
-	// Invariant: the total work remains the same.
+	// Invariant: the total work of the request remains the same.
 	if limit := uint64(s.dispatching.ConcurrencyLimit); r.estimate.FinalSeats > limit {
 		r.estimate.FinalSeats = limit
 		r.estimate.AdditionalLatency = r.finalWork.DurationPerSeat(float64(limit))
@@ -264,8 +296,8 @@ func (s *queueSet) dispatchFrom(q *queue, r *Request, now time.Time) {
 	}
 }
 
-// next returns the queue whose oldest request finishes first in the virtual world. There must be waiting requests. Of
-// equal queues, the next one in turn wins.
+// next returns the queue whose oldest request finishes first in the virtual world. Of equal queues, it returns the
+// next one in turn after robin. There must be waiting requests. It is upstream's findDispatchQueueToBoundLocked.
 func (s *queueSet) next(likely *queue) (best *queue, times virtualTimes) {
 	times = virtualTimes{smallest: fcrequest.MaxSeatSeconds, smallestDiscounted: fcrequest.MaxSeatSeconds}
 	if likely != nil && likely.waiting.length == s.waiting {
@@ -290,13 +322,15 @@ func (s *queueSet) next(likely *queue) (best *queue, times virtualTimes) {
 	return best, times
 }
 
+// note takes account of a queue in the smallest and largest values.
 func (d *virtualTimes) note(q *queue) {
-	discounted := q.nextDispatchR - min(q.nextDispatchR, fcrequest.SeatsTimesDuration(float64(q.seatsInUse), estimatedService))
+	discounted := q.nextDispatchR - min(q.nextDispatchR,
+		fcrequest.SeatsTimesDuration(float64(q.seatsInUse), estimatedService))
 	d.smallest, d.largest = min(d.smallest, q.nextDispatchR), max(d.largest, q.nextDispatchR)
 	d.smallestDiscounted, d.largestDiscounted = min(d.smallestDiscounted, discounted), max(d.largestDiscounted, discounted)
 }
 
-// execute gives a request its seats.
+// execute marks a request as executing and gives the request its seats.
 func (s *queueSet) execute(r *Request, now time.Time) {
 	r.dispatched, r.started = true, now
 	s.executing.push(r)
@@ -316,7 +350,8 @@ func (s *queueSet) execute(r *Request, now time.Time) {
 
 func (s *queueSet) setDemand() { s.demandGauge.Set(float64(s.seatsInUse + s.seatsWaiting)) }
 
-// cancel removes a request from its queue. It reports false if the request has been dispatched meanwhile.
+// cancel removes a waiting request from its queue. It returns false if the request has been dispatched in the
+// meantime.
 func (s *queueSet) cancel(r *Request) bool {
 	s.lock()
 	defer s.mu.Unlock()
@@ -331,7 +366,8 @@ func (s *queueSet) cancel(r *Request) bool {
 	return true
 }
 
-// finish ends the execution of a request. Its seats become free at once, or after its additional latency.
+// finish ends the execution of a request, and dispatches others. The seats of the request become free immediately, or
+// after its additional latency. It is upstream's finishRequestLocked.
 func (s *queueSet) finish(r *Request) (took time.Duration) {
 	now := s.lock()
 	defer s.mu.Unlock()
@@ -343,7 +379,8 @@ func (s *queueSet) finish(r *Request) (took time.Duration) {
 	if q := r.queue; q != nil {
 		q.executing--
 		s.count(q)
-		// The difference between the assumed and the actual duration is credited or charged.
+		// nextDispatchR was advanced by the assumed duration; the difference to the actual one is credited or charged
+		// to the queue.
 		q.nextDispatchR -= fcrequest.SeatsTimesDuration(float64(r.estimate.InitialSeats), estimatedService-took)
 		q.bound()
 	}
@@ -361,7 +398,7 @@ func (s *queueSet) finish(r *Request) (took time.Duration) {
 	return took
 }
 
-// release gives back the seats of a finished request.
+// release releases the seats of a finished request. The caller dispatches.
 func (s *queueSet) release(r *Request) {
 	seats := r.maxSeats()
 	s.seatsInUse -= seats
@@ -377,7 +414,8 @@ func (s *queueSet) release(r *Request) {
 	s.removeExcess(q)
 }
 
-// removeExcess removes a queue that is no longer desired and has no requests.
+// removeExcess removes a queue that is not busy, if there are more queues than desired. Finished requests of the
+// queue may still hold seats; they count in seatsInUse, but not in requested any more.
 func (s *queueSet) removeExcess(q *queue) {
 	if len(s.queues) <= s.queuing.DesiredNumQueues || q.busy() {
 		return

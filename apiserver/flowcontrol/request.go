@@ -9,41 +9,50 @@ import (
 	fcrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 )
 
-// Request is a request that waits or executes. Wait and then, if it returned true, Finish must be called once each.
+// Request is a request that waits or executes. Wait must be called once and, if it returns true, then Finish once.
 type Request struct {
 	flow          *Flow
 	distinguisher string
 	info          *upstream.RequestInfo
 	user          user.Info
-	onIdle        func(*queueSet) // called when the last request of an undesired level has finished; may be nil
+	// onIdle is called when the last request of a deleted priority level has finished. It may be nil.
+	onIdle func(*queueSet)
 
-	set   *queueSet
-	queue *queue // nil: the level has no queues
-	place int    // in the queue, when the request arrived
-	// queued is the number of seats that the request waits for. It can be more than it gets: see dispatchFrom.
+	set *queueSet
+	// queue is nil if the priority level has no queues.
+	queue *queue
+	// place is the length of the queue, including the request, when the request was added.
+	place int
+	// queued is the number of seats that the request waits for. The request may get fewer: see dispatchFrom.
 	queued int
-	// estimated is the estimate before dispatchFrom changes it.
+	// estimated is the estimate before dispatchFrom changed it.
 	estimated fcrequest.WorkEstimate
 
-	// Guarded by set.mu once the request is started.
-	previous, next  *Request
-	estimate        fcrequest.WorkEstimate
-	work, finalWork fcrequest.SeatSeconds // work includes finalWork
+	// The fields below, except granted, are guarded by set.mu after the request has been started. previous and next
+	// are its neighbours in a list.
+	previous, next *Request
+	estimate       fcrequest.WorkEstimate
+	// work is the estimated work of the execution and, as finalWork alone, of the additional latency.
+	work, finalWork fcrequest.SeatSeconds
 	arrival         time.Time
-	arrivalR        fcrequest.SeatSeconds
-	started         time.Time // of the execution
-	dispatched      bool
-	counted         bool // in set.waitingGauge
+	// arrivalR is the virtual time at which the request arrived.
+	arrivalR fcrequest.SeatSeconds
+	// started is the time at which the execution started.
+	started    time.Time
+	dispatched bool
+	// counted is set while set.waitingGauge includes the request.
+	counted bool
 
-	// granted is closed when the request leaves its queue for execution. It is nil if the request did not have to wait.
+	// granted is closed when the request leaves its queue for execution. It is nil if the request does not wait.
 	granted chan struct{}
 }
 
-// maxSeats returns the number of seats that the request occupies while it executes, and for its additional latency.
+// maxSeats returns the number of seats that the request holds while it executes and during its additional latency.
 func (r *Request) maxSeats() int {
 	return max(int(r.estimate.InitialSeats), int(r.estimate.FinalSeats))
 }
 
+// estimateWork sets the fields that follow from the estimate.
 func (r *Request) estimateWork() {
 	r.finalWork = fcrequest.SeatsTimesDuration(float64(r.estimate.FinalSeats), r.estimate.AdditionalLatency)
 	r.queued, r.estimated = r.maxSeats(), r.estimate
@@ -53,11 +62,11 @@ func (r *Request) estimateWork() {
 // Estimate returns the estimated work of the request.
 func (r *Request) Estimate() fcrequest.WorkEstimate { return r.estimated }
 
-// Waits reports whether the request is in a queue when Start returns.
+// Waits reports whether the request had to wait in a queue when Start returned.
 func (r *Request) Waits() bool { return r.granted != nil }
 
-// Wait waits until the request may execute. It returns false, and the request is rejected, when ctx ends or limit, unless
-// zero, has passed before.
+// Wait waits until the request may execute. It returns false if ctx ends or limit passes before: the request is
+// rejected then. A zero limit is no limit.
 func (r *Request) Wait(ctx context.Context, limit time.Time) bool {
 	if r.granted == nil {
 		r.flow.countDispatched(0)
@@ -83,15 +92,17 @@ func (r *Request) Wait(ctx context.Context, limit time.Time) bool {
 	return true
 }
 
-// Waited returns how long the request was in a queue. It may be called after Wait has returned true.
+// Waited returns the time for which the request was in a queue. It must not be called before Wait has returned true.
 func (r *Request) Waited() time.Duration { return r.started.Sub(r.arrival) }
 
-// Finish must be called when the request has been executed. A watch finishes when it has sent its initial state.
+// Finish must be called when the request has been executed or, for a watch, when it has sent its initial state. It
+// does not wait.
 func (r *Request) Finish() {
 	r.flow.countFinished(r, r.set.finish(r))
 	r.idle()
 }
 
+// idle calls onIdle if the priority level has been deleted and has no more requests.
 func (r *Request) idle() {
 	if r.onIdle != nil && r.set.undesired.Load() && r.set.IsIdle() {
 		r.onIdle(r.set)

@@ -13,21 +13,26 @@ import (
 	"k8s.io/apiserver/pkg/util/apihelpers"
 )
 
-// Flow is a flow schema that is in force, with its priority level.
+// Flow is a FlowSchema that is in use, with its priority level.
 type Flow struct {
 	Schema, Level string
-	// SchemaHeader and LevelHeader are the values of the response headers: the UIDs. They must not be changed.
+	// SchemaHeader and LevelHeader are the values of the response headers, the UIDs of both objects. They must not be
+	// changed.
 	SchemaHeader, LevelHeader []string
 
 	source  *flowcontrolv1.FlowSchema
 	set     *queueSet
 	metrics *flowMetrics
-	found   atomic.Pointer[series] // nil until the first request
-	limited bool                   // the level is not exempt
-	queues  int                    // of the level
+	// found has the metrics of the flow; nil until the first request.
+	found atomic.Pointer[series]
+	// limited is set if the priority level is not exempt.
+	limited bool
+	// queues is the number of queues of the priority level.
+	queues int
 }
 
-// distinguisher returns what distinguishes the flows of the schema.
+// distinguisher returns the flow distinguisher of a request: the user or the namespace, as the FlowSchema demands. It
+// is empty if the FlowSchema demands none or the priority level has fewer than two queues.
 func (f *Flow) distinguisher(who user.Info, info *upstream.RequestInfo) string {
 	method := f.source.Spec.DistinguisherMethod
 	switch {
@@ -40,10 +45,11 @@ func (f *Flow) distinguisher(who user.Info, info *upstream.RequestInfo) string {
 	return ""
 }
 
-// seed of the hashes of flows. Clients cannot know which flows share queues, and each replica has others.
+// seed is the seed of the hashes of flows. It is random, so that clients cannot know which flows share queues, and
+// differs between replicas.
 var seed = maphash.MakeSeed()
 
-// hash is the entropy from which the queues of a flow are dealt.
+// hash returns the hash of a flow, from which its hand of queues is dealt.
 func (f *Flow) hash(distinguisher string) uint64 {
 	if f.queues < 2 {
 		return 0
@@ -56,15 +62,15 @@ func (f *Flow) hash(distinguisher string) uint64 {
 	return h.Sum64()
 }
 
-// table has the flows of one state of the configuration, in the order in which they are matched.
+// table has the flows of one version of the configuration in the order in which they are matched. It is immutable.
 type table struct {
 	generation uint64
 	flows      []*Flow
 	catchAll   *Flow
 }
 
-// match returns the first flow that selects a request. The mandatory flow schema catch-all selects every authenticated or
-// anonymous user; if it does not, it is used all the same.
+// match returns the first flow that selects a request. The mandatory FlowSchema catch-all selects every authenticated
+// or anonymous user; it is also used if no flow selects the request.
 func (t *table) match(who user.Info, info *upstream.RequestInfo) *Flow {
 	for _, f := range t.flows {
 		if matches(f.source, who, info) {
@@ -74,7 +80,7 @@ func (t *table) match(who user.Info, info *upstream.RequestInfo) *Flow {
 	return t.catchAll
 }
 
-// table returns the flows of the current configuration.
+// table returns the flows of the current configuration. It builds them under mu after a change.
 func (c *Controller) table() *table {
 	t, generation := c.current.Load(), c.generation.Load()
 	if t != nil && t.generation == generation {
@@ -89,8 +95,9 @@ func (c *Controller) table() *table {
 	return t
 }
 
-// build returns the flows that upstream's controller has in force: those whose priority level exists, in the order of
-// their precedence, and the mandatory ones. Until the informers have synced, only the mandatory ones are in force.
+// build returns the flows that upstream's controller uses: the FlowSchemas whose priority level exists, in the order
+// of their precedence, and the mandatory FlowSchemas. Until the informers have synced, it returns only the mandatory
+// ones. The caller holds mu.
 func (c *Controller) build(generation uint64) *table {
 	levels := map[string]*flowcontrolv1.PriorityLevelConfiguration{}
 	var schemas apihelpers.FlowSchemaSequence
@@ -123,8 +130,8 @@ func (c *Controller) build(generation uint64) *table {
 	return t
 }
 
-// add adds a flow at the end. It ignores a flow whose priority level has no queue set, because the level is broken or not
-// digested yet.
+// add appends a flow. It ignores a flow whose priority level has no queue set, because the level is invalid or
+// upstream's controller has not digested it yet.
 func (t *table) add(f *Flow) {
 	if f.set == nil {
 		return
@@ -135,7 +142,7 @@ func (t *table) add(f *Flow) {
 	}
 }
 
-// complete adds the mandatory flow schemas that do not exist.
+// complete adds the mandatory FlowSchemas that do not exist.
 func (t *table) complete(c *Controller, levels map[string]*flowcontrolv1.PriorityLevelConfiguration) {
 	existing := map[string]bool{}
 	for _, f := range t.flows {
@@ -152,10 +159,12 @@ func (t *table) complete(c *Controller, levels map[string]*flowcontrolv1.Priorit
 	}
 }
 
+// flow returns the flow of a FlowSchema and its priority level. The caller holds mu.
 func (c *Controller) flow(schema *flowcontrolv1.FlowSchema, level *flowcontrolv1.PriorityLevelConfiguration) *Flow {
 	f := &Flow{
-		Schema: schema.Name, Level: level.Name, SchemaHeader: []string{string(schema.UID)}, LevelHeader: []string{string(level.UID)},
-		source: schema, set: c.sets[level.Name], metrics: c.metrics, limited: level.Spec.Limited != nil,
+		Schema: schema.Name, Level: level.Name, SchemaHeader: []string{string(schema.UID)},
+		LevelHeader: []string{string(level.UID)}, source: schema, set: c.sets[level.Name], metrics: c.metrics,
+		limited: level.Spec.Limited != nil,
 	}
 	if f.limited && level.Spec.Limited.LimitResponse.Queuing != nil {
 		f.queues = int(level.Spec.Limited.LimitResponse.Queuing.Queues)
@@ -163,7 +172,8 @@ func (c *Controller) flow(schema *flowcontrolv1.FlowSchema, level *flowcontrolv1
 	return f
 }
 
-// markUndesired marks the queue sets whose priority levels have been deleted, and forgets them when they are idle.
+// markUndesired marks the queue sets whose priority levels have been deleted, and removes those that are idle. The
+// caller holds mu.
 func (c *Controller) markUndesired(levels map[string]*flowcontrolv1.PriorityLevelConfiguration) {
 	for name, set := range c.sets {
 		desired := levels[name] != nil || name == flowcontrolv1.PriorityLevelConfigurationNameExempt ||

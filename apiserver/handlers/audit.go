@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// maxAuditMemory bounds the bytes of responses that audit events refer to until they are delivered.
+	// maxAuditMemory bounds the bytes of response bodies that audit events refer to until they are delivered.
 	maxAuditMemory = 128 << 20
-	// auditFactor is the approximate bytes for each byte of a response while its event is encoded.
+	// auditFactor is the approximate bytes of memory for each byte of a response while its audit event is encoded.
 	auditFactor = 3
 )
 
-// auditRequest records the object of a create or update request, which the codec of bodies has decoded.
+// auditRequest records the decoded object of a create or update request in the audit event.
 func (c *call) auditRequest(object runtime.Object, declared schema.GroupVersion) {
 	envelope := encoding.Envelope{
 		Media: codec.JSON, Kind: declared.WithKind(c.target.Endpoint.Kind.Kind),
@@ -41,7 +41,7 @@ func (c *call) auditRequest(object runtime.Object, declared schema.GroupVersion)
 	})
 }
 
-// auditDeleteOptions records the body of a deletion.
+// auditDeleteOptions records the DeleteOptions in the body of a deletion in the audit event.
 func (c *call) auditDeleteOptions(options *metav1.DeleteOptions, declared schema.GroupVersion) {
 	c.auditBody(options, declared, func(object runtime.Object) ([]byte, error) {
 		info, _ := runtime.SerializerInfoForMediaType(internalscheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
@@ -60,7 +60,8 @@ func (c *call) auditBody(
 	})
 }
 
-// auditItem records a response of one item in the format. encode returns the item in the format's media type.
+// auditItem records a response of one object in the audit event, as JSON. encode returns the object in the given
+// format.
 func (c *call) auditItem(f encoding.Format, encode func(encoding.Format) ([]byte, error)) {
 	f.Media = codec.JSON
 	audit.LogResponse(c.record, nil, func() ([]byte, error) {
@@ -72,13 +73,13 @@ func (c *call) auditItem(f encoding.Format, encode func(encoding.Format) ([]byte
 	})
 }
 
-// auditJSON records a response that is JSON.
+// auditJSON records a JSON response body in the audit event.
 func (c *call) auditJSON(body []byte) {
 	audit.LogResponse(c.record, nil, func() ([]byte, error) { return body, nil })
 }
 
-// auditList records a list. Its items are the encodings that all responses share; only the list of this event is a copy
-// of them, whose size auditMemory bounds. If all backends would drop so large a list, it is not assembled.
+// auditList records a list in the audit event. The items are the encodings that all responses share; the event's list
+// is a copy, whose size auditMemory bounds. A list that every backend would drop because of its size is not assembled.
 func (c *call) auditList(f encoding.Format, entries []*watchcache.Entry, listMeta metav1.ListMeta) error {
 	if !audit.LogsResponse(c.record) {
 		return nil
@@ -112,7 +113,8 @@ func (c *call) auditList(f encoding.Format, entries []*watchcache.Entry, listMet
 	return nil
 }
 
-// acquireAuditMemory waits until the event may refer to a list of the entries.
+// acquireAuditMemory waits until the audit event may refer to a list of the entries. The event releases the memory when
+// it has been delivered.
 func (c *call) acquireAuditMemory(f encoding.Format, entries []*watchcache.Entry) error {
 	total, _ := estimate(f, entries)
 	if limit := c.record.Audit.MaxObject; limit > 0 {

@@ -13,11 +13,12 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/registry/rest"
 
-	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/change"
 	"quorate.dev/apiserver/resource"
 )
 
-// contentType returns the media type of the body if it is accepted. The default is the first one accepted.
+// contentType returns the media type of the body, or an error if accepted does not contain it. The default is
+// accepted[0].
 func contentType(r *http.Request, accepted []string) (string, error) {
 	header := r.Header.Get("Content-Type")
 	if header == "" {
@@ -30,7 +31,7 @@ func contentType(r *http.Request, accepted []string) (string, error) {
 	return mediaType, nil
 }
 
-// codec returns the codec of the endpoint's bodies.
+// codec returns the codec of the endpoint's request and response bodies.
 func (c *call) codec() resource.Codec {
 	if c.target.Endpoint.Body != nil {
 		return c.target.Endpoint.Body
@@ -38,7 +39,7 @@ func (c *call) codec() resource.Codec {
 	return c.target.Version.Codec
 }
 
-// decodeBody decodes the object of a create or update request.
+// decodeBody decodes the object in the body of a create or update request.
 func (c *call) decodeBody(body []byte, mediaType string, validation resource.FieldValidation) (runtime.Object, error) {
 	object, kind, strict, err := c.codec().Decode(body, mediaType, validation)
 	if err != nil {
@@ -47,7 +48,7 @@ func (c *call) decodeBody(body []byte, mediaType string, validation resource.Fie
 	if len(strict) > 0 && validation == resource.Strict {
 		return nil, c.decodeError(runtime.NewStrictDecodingError(strict), kind, body)
 	}
-	registry.Warn(c.r.Context(), strict)
+	change.Warn(c.r.Context(), strict)
 	expected, declared := c.target.Endpoint.Kind.GroupVersion(), kind.GroupVersion()
 	if declared != expected && !slices.Contains(c.target.Endpoint.Accepts, declared) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf(
@@ -57,7 +58,7 @@ func (c *call) decodeBody(body []byte, mediaType string, validation resource.Fie
 	return object, nil
 }
 
-// decodeError returns the error for a body that cannot be decoded, in kube-apiserver's words.
+// decodeError returns kube-apiserver's error for a body that cannot be decoded.
 func (c *call) decodeError(err error, kind schema.GroupVersionKind, body []byte) error {
 	if apierrors.IsRequestEntityTooLargeError(err) {
 		return err
@@ -71,7 +72,7 @@ func (c *call) decodeError(err error, kind schema.GroupVersionKind, body []byte)
 		"the object provided is unrecognized (must be of type %s): %v (%s)", wanted, err, summary(body)))
 }
 
-// summary returns the beginning of a body for an error message.
+// summary returns the beginning of a body for an error message, in hexadecimal unless the body is JSON.
 func summary(body []byte) string {
 	const shown = 30
 	switch {
@@ -87,7 +88,8 @@ func summary(body []byte) string {
 	return fmt.Sprintf("%x", body)
 }
 
-// checkNamespace sets the namespace of the object to that of the path, or fails if they differ.
+// checkNamespace sets an empty namespace of the object to the namespace in the path, and returns an error if the two
+// differ.
 func (c *call) checkNamespace(object runtime.Object) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil {

@@ -12,18 +12,20 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// chunkedResponse is a response that is sent in chunks and never held as a whole. It buffers up to
-// request.CompressAbove bytes before it sends the header, because the size decides about compression, and because until
-// then an error can still become a Status.
+// chunkedResponse is a response that is sent in chunks and never held as a whole, unless it is reformatted. It buffers
+// up to request.CompressAbove bytes before it sends the header, because compression depends on the size, and because
+// until then an error can still be sent as a Status.
 type chunkedResponse struct {
-	call       *call
-	code       int
-	to         io.Writer // nil until the header is sent
+	call *call
+	code int
+	// to is the writer of the body: the compressor or the response; nil until the header is sent.
+	to         io.Writer
 	compressor *gzip.Writer
-	audited    *bytes.Buffer // what was written, for the audit event; nil: not recorded
+	// audited is a copy of the body for the audit event; nil if the body is not recorded.
+	audited *bytes.Buffer
 }
 
-// audit makes the response part of the audit event, if the level asks for it.
+// audit makes the response part of the audit event if the event's level includes responses.
 func (p *chunkedResponse) audit(t encoding.Table, entries []*watchcache.Entry) error {
 	if !audit.LogsResponse(p.call.record) {
 		return nil
@@ -32,7 +34,7 @@ func (p *chunkedResponse) audit(t encoding.Table, entries []*watchcache.Entry) e
 	return p.call.acquireAuditMemory(t.Metadata(), entries)
 }
 
-// record adds written bytes to the audit event. last is set with the end of the response.
+// record appends bytes of the body to the audit event's copy. last is set for the last bytes.
 func (p *chunkedResponse) record(body []byte, last bool) {
 	if p.audited == nil {
 		return
@@ -49,8 +51,8 @@ func (p *chunkedResponse) record(body []byte, last bool) {
 	}
 }
 
-// full reports whether body, made since the last write, must be written now. A body that is reformatted is never
-// written before its end.
+// full reports whether the bytes of body, which have not been sent, must be sent now. A body that is reformatted is
+// sent only at its end.
 func (p *chunkedResponse) full(body []byte) bool {
 	if p.to != nil {
 		return len(body) >= chunkSize
@@ -58,7 +60,7 @@ func (p *chunkedResponse) full(body []byte) bool {
 	return len(body) > request.CompressAbove && !p.call.output.reformatted()
 }
 
-// write sends a chunk. It aborts the request if the client has disconnected.
+// write sends a chunk. It panics with http.ErrAbortHandler if the client has disconnected.
 func (p *chunkedResponse) write(body []byte) {
 	p.record(body, false)
 	p.send(body)
@@ -73,7 +75,7 @@ func (p *chunkedResponse) send(body []byte) {
 	}
 }
 
-// begin sends the header of a response that has at least size bytes.
+// begin sends the header of a response whose body has at least size bytes.
 func (p *chunkedResponse) begin(size int) {
 	p.to = p.call.w
 	p.call.w.Header()["Content-Type"] = []string{p.call.output.contentType(false)}
@@ -85,7 +87,7 @@ func (p *chunkedResponse) begin(size int) {
 	p.call.w.WriteHeader(p.code)
 }
 
-// end sends the last chunk, or the whole response if nothing was sent yet.
+// end sends the last chunk, or the whole response if no part of it has been sent.
 func (p *chunkedResponse) end(body []byte) error {
 	p.record(body, true)
 	if p.to == nil {
@@ -95,7 +97,7 @@ func (p *chunkedResponse) end(body []byte) error {
 	return nil
 }
 
-// close releases the compressor. It must be called once.
+// close returns the compressor to its pool. It must be called exactly once.
 func (p *chunkedResponse) close() {
 	if p.compressor != nil {
 		_ = p.compressor.Close()
@@ -103,8 +105,8 @@ func (p *chunkedResponse) close() {
 	}
 }
 
-// abort returns err if it can still become a Status. Otherwise it breaks the connection: a response that ends early
-// must not look complete to the client.
+// abort returns err if no part of the response has been sent, so that err can become a Status. Otherwise it breaks the
+// connection, because a response that ends early must not look complete to the client.
 func (p *chunkedResponse) abort(err error) error {
 	if p.to != nil {
 		panic(http.ErrAbortHandler)

@@ -13,8 +13,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// serveConnect serves requests that are proxied. The name is not validated here, because it may contain a scheme and a
-// port, which the backend parses.
+// serveConnect serves a connect request, which is proxied to a backend. The name is not validated here: it may contain
+// a scheme and a port, which the backend parses.
 func (c *call) serveConnect() {
 	if !slices.Contains(c.target.Endpoint.Connect.Methods, c.r.Method) {
 		request.WriteError(c.w, c.r, c.notAllowed())
@@ -25,7 +25,7 @@ func (c *call) serveConnect() {
 	}
 }
 
-// connect passes the request to the endpoint's backend, which may hijack the connection.
+// connect passes the request to the handler of the endpoint's backend, which may hijack the connection.
 func (c *call) connect(ctx context.Context) error {
 	connect := c.target.Endpoint.Connect
 	if connect.Reads {
@@ -48,8 +48,9 @@ func (c *call) connect(ctx context.Context) error {
 	return nil
 }
 
-// acceptable checks the Accept header of a log as kube-apiserver does twice: its route produces text/plain as well, but
-// the handler then negotiates a media type of objects.
+// acceptable checks the Accept header of a request for logs. As in kube-apiserver, the header must pass two checks: the
+// route, which also produces text/plain, and the negotiation of the handler, which offers only the media types of
+// objects.
 func (c *call) acceptable() error {
 	header := c.r.Header.Get("Accept")
 	if header == "" {
@@ -64,7 +65,8 @@ func (c *call) acceptable() error {
 	return negotiation.NewNotAcceptableError(offered(c.target))
 }
 
-// connectQuery returns the query, with the rest of the path after the subresource as the option "path".
+// connectQuery returns the query. If the endpoint proxies paths, the parameter "path" is the part of the URL path that
+// follows the subresource.
 func (c *call) connectQuery() url.Values {
 	query := c.record.Query()
 	if !c.target.Endpoint.Connect.Path {

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// create serves POST. Of several errors in a request, the client gets the one that kube-apiserver checks first: media
-// type, size, options, content.
+// create serves POST. If a request has several errors, the client gets the one that kube-apiserver finds first. The
+// order is: media type, size, options, content.
 func (c *call) create(ctx context.Context) error {
 	mediaType, err := contentType(c.r, offered(c.target))
 	if err != nil {

@@ -40,16 +40,17 @@ func (c *call) delete(ctx context.Context) error {
 	return c.sendDeleted(code, result)
 }
 
-// ignoresReadErrors reports whether an object is to be deleted although it cannot be decrypted or decoded. The option
-// is dropped unless the feature gate AllowUnsafeMalformedObjectDeletion is on.
+// ignoresReadErrors reports whether the object is deleted even if it cannot be decrypted or decoded. deleteOptions
+// drops the option unless the feature gate AllowUnsafeMalformedObjectDeletion is enabled.
 func ignoresReadErrors(options *metav1.DeleteOptions) bool {
 	return ptr.Deref(options.IgnoreStoreReadErrorWithClusterBreakingPotential, false)
 }
 
-// deleteUnreadable serves such a DELETE. The response cannot name the object's UID.
+// deleteUnreadable serves a DELETE for which ignoresReadErrors is true. The Status has no UID, because the object may
+// be unreadable.
 func (c *call) deleteUnreadable(ctx context.Context) error {
 	audit.AddAuditAnnotation(c.record, "apiserver.k8s.io/unsafe-delete-ignore-read-error", "")
-	if err := c.Registry.DeleteUnreadable(ctx, c.target); err != nil {
+	if err := c.Registry.DeleteUnreadable(ctx, c.target, c.Authorizer); err != nil {
 		return err
 	}
 	return c.sendStatus(http.StatusOK, &metav1.Status{
@@ -58,7 +59,7 @@ func (c *call) deleteUnreadable(ctx context.Context) error {
 	})
 }
 
-// warnOnDelete adds the strategy's warnings about the options.
+// warnOnDelete adds the warnings of the endpoint's deletion strategy about the options.
 func (c *call) warnOnDelete(ctx context.Context, options *metav1.DeleteOptions) {
 	warner, ok := c.target.Endpoint.Delete.(resource.DeletionWarner)
 	if !ok {

@@ -40,7 +40,7 @@ func (c *call) deleteCollection(ctx context.Context) error {
 		return err
 	}
 	defer page.Close()
-	// The objects are deleted by now, but their list cannot be shown as PartialObjectMetadata.
+	// kube-apiserver also rejects the Accept header only after it has deleted the objects.
 	if err := c.checkList(true); err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ import (
 	"quorate.dev/apiserver/encoding"
 )
 
-// format returns the format of objects in the response. YAML is made from JSON when the response is sent.
+// format returns the format in which objects are encoded. YAML is converted from JSON when the response is sent.
 func (c *call) format() encoding.Format {
 	f := encoding.Format{Resource: c.target.Match, Media: c.output.media}
 	if f.Media == codec.YAML {

@@ -14,7 +14,7 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// eventFrame returns the frame of an event, shared with the other watches that see the event alike.
+// eventFrame returns the frame of an event. Watches in the same format that see the same change share it.
 func (s *stream) eventFrame(event *registry.WatchEvent) ([]byte, error) {
 	switch {
 	case s.table != nil:
@@ -40,7 +40,7 @@ func (s *stream) initialFrame(entry *watchcache.Entry) ([]byte, error) {
 	return s.format.Envelope().Frame(watch.Added, item.Bytes()), nil
 }
 
-// tableFrame returns a frame with the row of an entry. Rows are not shared: their cells contain ages.
+// tableFrame returns a frame with the table row of an entry. Rows are not shared, because their cells contain ages.
 func (s *stream) tableFrame(kind watch.EventType, entry *watchcache.Entry) ([]byte, error) {
 	internal, err := s.Registry.Decode(s.r.Context(), s.target, entry)
 	if err != nil {
@@ -49,7 +49,7 @@ func (s *stream) tableFrame(kind watch.EventType, entry *watchcache.Entry) ([]by
 	return s.rowFrame(kind, internal)
 }
 
-// rowFrame returns a frame with a table of one row. Only the first of a stream has column definitions.
+// rowFrame returns a frame with a table of one row. Only the first table of a stream has column definitions.
 func (s *stream) rowFrame(kind watch.EventType, internal runtime.Object) ([]byte, error) {
 	item, err := s.table.One(s.r.Context(), internal)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *stream) bookmarkFrame(annotations map[string]string) ([]byte, error) {
 	return s.format.Envelope().Frame(watch.Bookmark, item), nil
 }
 
-// bookmarkObject returns the object of a bookmark, in the internal version.
+// bookmarkObject returns the object of a bookmark in the internal version: metadata with the revision of the stream.
 func (s *stream) bookmarkObject(annotations map[string]string) (runtime.Object, error) {
 	internal := s.target.Version.Codec.New()
 	accessor, err := meta.Accessor(internal)
@@ -96,6 +96,6 @@ func (s *stream) bookmarkObject(annotations map[string]string) (runtime.Object, 
 	return internal, nil
 }
 
-// errNoList ends a watch with "as=PartialObjectMetadataList" at its first event: as in kube-apiserver, the stream is
-// established, and no event can be encoded.
+// errNoList ends a watch with "as=PartialObjectMetadataList" at its first event. As in kube-apiserver, the watch is
+// established although no event can be encoded.
 var errNoList = errors.New("an event is no list")

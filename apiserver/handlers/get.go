@@ -38,7 +38,7 @@ func (c *call) sendEntry(ctx context.Context, entry *watchcache.Entry) error {
 		return c.getDecoded(ctx, entry)
 	}
 	f := c.format()
-	// Before the body is copied: what waits must hold none.
+	// The memory is acquired before the body is copied, so that requests that wait hold no memory.
 	if err := c.acquireMemory(f.EstimateSize(entry.Stored()) * (1 + c.output.reformatFactor())); err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (c *call) sendEntry(ctx context.Context, entry *watchcache.Entry) error {
 	return c.send(http.StatusOK, f.Envelope().Body(item.Bytes()))
 }
 
-// checkExport rejects the export parameter as kube-apiserver does.
+// checkExport rejects the removed parameter export as kube-apiserver does.
 func (c *call) checkExport() error {
 	wanted := c.record.Query()["export"]
 	if len(wanted) == 0 {
@@ -72,7 +72,7 @@ func (c *call) checkExport() error {
 	return nil
 }
 
-// getDecoded responds with what is made from the decoded object: a view, or a table row.
+// getDecoded responds with the endpoint's View of the object, or with a table. Both require the decoded object.
 func (c *call) getDecoded(ctx context.Context, entry *watchcache.Entry) error {
 	internal, err := c.Registry.Decode(ctx, c.target, entry)
 	if err != nil {

@@ -1,8 +1,9 @@
-// Package handlers serves the requests for resources: it parses options and bodies, negotiates the format of the
-// response, calls the registry, and writes what package encoding made of the result. It has a file for each verb.
+// Package handlers serves the requests for resources. A handler parses the options and the body, negotiates the format
+// of the response, calls the registry, and sends the encoding that package encoding or the watch cache has for the
+// result. Each verb has its own file.
 //
-// Errors are returned up to Serve, which writes them as a Status. A handler returns an error only while nothing has
-// been written; afterwards it can only break the connection or end the stream.
+// Handlers return their errors up to Serve, which writes them as a Status. A handler returns an error only while no
+// part of the response has been sent; afterwards it can only abort the connection or end the stream.
 package handlers
 
 import (
@@ -16,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/codec"
@@ -24,16 +26,20 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Options configure Handlers.
+// Options configure Handlers. All fields except Metrics and MemoryLimit are required.
 type Options struct {
 	Registry *registry.Registry
-	Clock    clock.Clock
-	Metrics  *Metrics // nil: no metrics
-	// MinWatchTimeout is the minimum timeout of a watch without timeoutSeconds; the maximum is twice as long.
+	// Authorizer decides whether the user of an update or a patch may create the object, and whether a user may delete an
+	// object that cannot be read. The requests themselves are already authorized.
+	Authorizer authorizer.Authorizer
+	Clock      clock.Clock
+	// Metrics may be nil; nothing is measured then.
+	Metrics *Metrics
+	// MinWatchTimeout is the minimum timeout of a watch without timeoutSeconds. The maximum is twice as long.
 	MinWatchTimeout time.Duration
-	// MemoryLimit is the memory of the process in bytes; 0: no limit. It bounds what responses may hold.
+	// MemoryLimit is the memory limit of the process in bytes; 0 means none. It bounds the memory that responses hold.
 	MemoryLimit int64
-	// DeleteWorkers is the number of concurrent deletions of one collection.
+	// DeleteWorkers is the number of objects that one deletecollection request deletes concurrently.
 	DeleteWorkers int
 }
 
@@ -41,9 +47,12 @@ type Options struct {
 type Handlers struct {
 	Options
 	deleteOptionsGuard *codec.Guard
-	responseMemory     *request.ByteLimit // of what responses hold beside the watch cache
-	auditMemory        *request.ByteLimit // of responses in audit events; acquired after responseMemory
-	writeTimeout       time.Duration      // of watches
+	// responseMemory bounds the bytes that responses hold in addition to the encodings in the watch cache.
+	responseMemory *request.ByteLimit
+	// auditMemory bounds the bytes of responses that audit events refer to. It is acquired after responseMemory.
+	auditMemory *request.ByteLimit
+	// writeTimeout is the timeout for each write to the client of a watch.
+	writeTimeout time.Duration
 }
 
 // New returns handlers.
@@ -57,7 +66,7 @@ func New(options Options) *Handlers {
 	}
 }
 
-// bounded returns a bound, or a part of the memory of the process if that is less.
+// bounded returns bound, or an eighth of the memory limit of the process if that is less.
 func (o Options) bounded(bound int64) int64 {
 	const part = 8
 	if o.MemoryLimit > 0 {
@@ -66,7 +75,7 @@ func (o Options) bounded(bound int64) int64 {
 	return bound
 }
 
-// maxWriteDuration is kube-apiserver's requestTimeoutUpperBound.
+// maxWriteDuration is the maximum duration of a mutating request, kube-apiserver's requestTimeoutUpperBound.
 const maxWriteDuration = 34 * time.Second
 
 // call is the state of one request.
@@ -75,10 +84,12 @@ type call struct {
 	w      http.ResponseWriter
 	r      *http.Request
 	record *request.Record
-	target registry.Target
+	target resource.Target
 	output output
-	memory *request.Held // nil: none was acquired
-	span   *request.Span // nil: not traced
+	// memory is the request's share of responseMemory; nil if the request has acquired none.
+	memory *request.Held
+	// span is nil if the request is not traced.
+	span *request.Span
 }
 
 // Serve responds to a request for a resource.
@@ -95,7 +106,7 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 		notRouted(w, r, match, &record.Info)
 		return
 	}
-	c := &call{Handlers: h, w: w, r: r, record: record, target: registry.Target{
+	c := &call{Handlers: h, w: w, r: r, record: record, target: resource.Target{
 		Match: match, Endpoint: endpoint, Namespace: record.Info.Namespace, Name: record.Info.Name,
 	}}
 	if match.Plural == "namespaces" && match.Group == "" {

@@ -60,7 +60,8 @@ func (c *call) sendPage(page *registry.List) error {
 		return encodingError(err)
 	}
 	if c.memory != nil {
-		// Before the body is sent: a slow client must not hold memory for encodings that the watch cache owns by now.
+		// This precedes sending the body: while a slow client reads, the request must not count the encodings that the
+		// watch cache has stored by now.
 		c.shrinkMemory(c.listMemory(f, page.Entries))
 	}
 	c.span.Event(eventWriting)
@@ -69,8 +70,8 @@ func (c *call) sendPage(page *registry.List) error {
 	return c.sendList(body)
 }
 
-// checkList rejects a request whose Accept header names PartialObjectMetadataList where the response is one object, or
-// PartialObjectMetadata where it is a list.
+// checkList rejects a request whose Accept header names PartialObjectMetadataList although the response is one object,
+// or PartialObjectMetadata although the response is a list.
 func (c *call) checkList(list bool) error {
 	if c.output.as != metadataOnly || c.output.list == list {
 		return nil
@@ -88,7 +89,8 @@ func (c *call) checkList(list bool) error {
 	return err
 }
 
-// encodingError returns the error of a request whose objects cannot be encoded, or whose context ended meanwhile.
+// encodingError returns the error for the client of a request whose objects cannot be encoded. Errors of the context,
+// of conversion and errNoList remain as they are; all others become internal errors.
 func encodingError(err error) error {
 	var conversion *resource.ConversionError
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, errNoList) ||

@@ -6,22 +6,24 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// Most bytes of a response are encodings that the watch cache owns and all requests share. A ByteLimit bounds the
-// memory that responses hold beside it: encodings that the cache does not have yet, and bodies that are reformatted as
-// a whole.
+// Most bytes of a response are encodings that the watch cache owns and that all requests share. A ByteLimit bounds the
+// memory that responses hold in addition to the cache: encodings that the cache does not have yet, and bodies that are
+// reformatted as a whole.
 const (
-	// maxResponseMemory bounds the bytes that all responses together hold beside the watch cache.
+	// maxResponseMemory bounds the bytes that all responses together hold in addition to the watch cache.
 	maxResponseMemory = 256 << 20
-	// freeMemory is the number of bytes that each response may hold without counting against the bound.
+	// freeMemory is the number of bytes that each response may hold without acquiring them from the limit.
 	freeMemory = 256 << 10
 
-	// prettyFactor and yamlFactor are the approximate bytes for each byte of a body while it is reformatted.
+	// prettyFactor and yamlFactor are the approximate bytes of memory for each byte of a body while it is indented or
+	// converted to YAML.
 	prettyFactor, yamlFactor = 3, 5
 )
 
-// acquireMemory waits until the response may hold so many bytes beside the watch cache. The first call must cover
-// everything that the response needs: later calls do nothing. A read that waits holds no seat: it may wait for clients that
-// do not read, and others of its priority level must not. A write keeps its seat, because its result is in memory.
+// acquireMemory waits until the response may hold the bytes in addition to the watch cache. The first call must cover
+// the whole response: later calls do nothing. A read releases its seat before it waits, because it may wait for clients
+// that do not read their responses, and other requests of its priority level must not. A write keeps its seat, because
+// its result is in memory.
 func (c *call) acquireMemory(bytes int64) (err error) {
 	if c.memory != nil || bytes <= freeMemory {
 		return nil
@@ -36,14 +38,15 @@ func (c *call) acquireMemory(bytes int64) (err error) {
 	return err
 }
 
-// shrinkMemory releases what the response holds beyond so many bytes.
+// shrinkMemory reduces the memory that the response holds to the given number of bytes.
 func (c *call) shrinkMemory(bytes int64) {
 	if c.memory != nil {
 		c.memory.Shrink(bytes)
 	}
 }
 
-// reformatFactor is the approximate bytes for each byte of the body while it is reformatted; 0: it is not.
+// reformatFactor returns the approximate bytes of memory for each byte of the body while it is reformatted, or 0 if it
+// is not.
 func (o output) reformatFactor() int64 {
 	switch {
 	case o.media == codec.YAML:
@@ -54,14 +57,14 @@ func (o output) reformatFactor() int64 {
 	return 0
 }
 
-// listMemory returns the approximate bytes that a list of entries holds beside the watch cache.
+// listMemory returns the approximate bytes that a list of entries holds in addition to the watch cache.
 func (c *call) listMemory(f encoding.Format, entries []*watchcache.Entry) int64 {
 	total, uncached := estimate(f, entries)
 	return uncached + total*c.output.reformatFactor()
 }
 
-// estimate returns the approximate size of the encodings of entries: of all, and of those the watch cache does not
-// have.
+// estimate returns the approximate size of the encodings of all entries, and of the encodings that the watch cache does
+// not have.
 func estimate(f encoding.Format, entries []*watchcache.Entry) (total, uncached int64) {
 	for _, entry := range entries {
 		size := f.EstimateSize(entry.Stored())

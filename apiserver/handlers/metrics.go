@@ -5,9 +5,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/resource"
 )
 
-// Metrics are the metrics of handlers, under kube-apiserver's names.
+// Metrics are the metrics of handlers. Their names are kube-apiserver's.
 type Metrics struct {
 	watchLists *prometheus.HistogramVec
 	events     eventCollector
@@ -27,7 +28,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	return m
 }
 
-// watchListed observes the latency of the initial events of a watch, which have just been sent.
+// watchListed observes how long a watch took to send its initial events, measured from the receipt of the request.
 func (c *call) watchListed(selection registry.Selection) {
 	if c.Metrics == nil {
 		return
@@ -38,8 +39,8 @@ func (c *call) watchListed(selection registry.Selection) {
 	observer.Observe(took.Seconds())
 }
 
-// watchScope returns the scope label: resource, namespace or cluster, as kube-apiserver determines it.
-func watchScope(t registry.Target, selection registry.Selection) string {
+// watchScope returns the label "scope" as kube-apiserver determines it: resource, namespace or cluster.
+func watchScope(t resource.Target, selection registry.Selection) string {
 	selects := func(field string) bool {
 		if selection.Field == nil {
 			return false

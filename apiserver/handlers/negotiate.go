@@ -12,12 +12,11 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
 	"quorate.dev/apiserver/codec"
-	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
 
-// presentation is the form of objects in the response.
+// presentation is the kind of objects in the response: the resource's own kind, PartialObjectMetadata, or Table.
 type presentation int
 
 const (
@@ -26,21 +25,24 @@ const (
 	table
 )
 
-// output is the negotiated form of the response.
+// output is the form of the response that the client and the server have negotiated.
 type output struct {
-	media  codec.Media
-	as     presentation
-	list   bool                // with metadataOnly: the client accepts PartialObjectMetadataList
-	group  schema.GroupVersion // with table and metadataOnly: meta.k8s.io/v1 or v1beta1
+	media codec.Media
+	as    presentation
+	// list is set if the client accepts PartialObjectMetadataList, with as == metadataOnly.
+	list bool
+	// group is the version of the kind in "as", meta.k8s.io/v1 or v1beta1; empty if as is whole.
+	group  schema.GroupVersion
 	pretty bool
-	// undecorated is set if objects are shown as they are stored, without Definition.Decorate.
+	// undecorated is set if objects are shown as they are stored, without applying Definition.Decorate.
 	undecorated bool
 }
 
 // reformatted reports whether the JSON body is indented or converted to YAML before it is sent.
 func (o output) reformatted() bool { return o.pretty || o.media == codec.YAML }
 
-// contentType returns the Content-Type of the response. Like kube-apiserver's, it lacks the parameters of "as".
+// contentType returns the Content-Type of the response. Like kube-apiserver's, it omits the parameters "as", "g" and
+// "v".
 func (o output) contentType(stream bool) string {
 	mediaType := [...]string{codec.JSON: mediaTypes[0], codec.YAML: mediaTypes[1], codec.Protobuf: mediaTypes[2]}[o.media]
 	if stream && o.media == codec.Protobuf {
@@ -49,8 +51,8 @@ func (o output) contentType(stream bool) string {
 	return mediaType
 }
 
-// negotiate returns the client's first choice that the target can be served as, by kube-apiserver's rules.
-func negotiate(r *http.Request, t registry.Target) (output, error) {
+// negotiate returns the first form in the Accept header that the target can be served in, by kube-apiserver's rules.
+func negotiate(r *http.Request, t resource.Target) (output, error) {
 	header := r.Header.Get("Accept")
 	if header == "" || header == "application/json" || header == "*/*" {
 		return output{pretty: wantsPretty(r)}, nil
@@ -72,7 +74,7 @@ func negotiate(r *http.Request, t registry.Target) (output, error) {
 	return o, nil
 }
 
-// streamable returns an error for an output that has no streams.
+// streamable returns an error if a watch cannot be served in the output's media type.
 func (o output) streamable() error {
 	if o.media == codec.YAML {
 		return negotiation.NewNotAcceptableError(streamTypes)
@@ -91,7 +93,8 @@ var (
 	}
 )
 
-// serializer returns what negotiation needs of a serializer.
+// serializer returns the fields of a SerializerInfo that negotiation reads. stream is nil if the media type has no
+// streams.
 func serializer(subType string, stream *runtime.StreamSerializerInfo) runtime.SerializerInfo {
 	return runtime.SerializerInfo{
 		MediaType: "application/" + subType, MediaTypeType: "application", MediaTypeSubType: subType,
@@ -109,14 +112,14 @@ func mediaOf(subType string) codec.Media {
 	return codec.JSON
 }
 
-// restrictions are the forms that a target can be served in, as in kube-apiserver's RequestScope.
+// restrictions restrict the forms of a target's responses, as kube-apiserver's RequestScope does.
 type restrictions struct {
 	custom bool
 	tables bool
 }
 
-// AllowsMediaTypeTransform implements negotiation.EndpointRestrictions. Protobuf is not available for custom resources,
-// except for their metadata, and not for tables.
+// AllowsMediaTypeTransform implements negotiation.EndpointRestrictions. Tables are not available in protobuf, and
+// custom resources only as PartialObjectMetadata.
 func (r restrictions) AllowsMediaTypeTransform(_, subType string, kind *schema.GroupVersionKind) bool {
 	text := mediaOf(subType) != codec.Protobuf
 	switch {
@@ -138,7 +141,7 @@ func (restrictions) AllowsServerVersion(version string) bool {
 // AllowsStreamSchema implements negotiation.EndpointRestrictions.
 func (restrictions) AllowsStreamSchema(schema string) bool { return schema == "watch" }
 
-// produced returns the media types that a route of objects produces.
+// produced returns the media types that kube-apiserver's route for an object or a collection produces.
 func produced(collection bool) []string {
 	if !collection {
 		return mediaTypes
@@ -146,7 +149,7 @@ func produced(collection bool) []string {
 	return slices.Concat(mediaTypes, streamTypes)
 }
 
-// unsupported returns the error for a body of a media type that the route does not consume.
+// unsupported returns the error for a request body in a media type that the route does not consume.
 func unsupported(message string) error {
 	err := request.Generic(http.StatusUnsupportedMediaType)
 	err.ErrStatus.Message = message
@@ -159,8 +162,8 @@ func isCollection(r *http.Request) bool {
 	return record != nil && (record.Info.Verb == "list" || record.Info.Verb == "watch")
 }
 
-// offered returns the media types of request bodies.
-func offered(t registry.Target) []string {
+// offered returns the accepted media types of request bodies. Custom resources have no protobuf.
+func offered(t resource.Target) []string {
 	if t.Source == resource.Custom {
 		return mediaTypes[:2:2]
 	}
@@ -171,7 +174,8 @@ func isMeta(group schema.GroupVersion) bool {
 	return group.Group == metav1.GroupName && (group.Version == "v1" || group.Version == "v1beta1")
 }
 
-// wantsPretty reports whether to indent the response. The default depends on the user agent, as in kube-apiserver.
+// wantsPretty reports whether to indent the response: as the parameter pretty says or, without it, for the user agents
+// of browsers, curl and wget, as in kube-apiserver.
 func wantsPretty(r *http.Request) bool {
 	if strings.Contains(r.URL.RawQuery, "pretty") {
 		if wanted := r.URL.Query().Get("pretty"); wanted != "" {

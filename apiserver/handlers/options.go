@@ -24,7 +24,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// decodeQuery fills options from the query.
+// decodeQuery sets the fields of options from the query parameters.
 func decodeQuery(query url.Values, options runtime.Object) error {
 	if len(query) == 0 {
 		return nil
@@ -42,7 +42,8 @@ func invalidOptions(kind string, errs field.ErrorList) error {
 	return request.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
 }
 
-// listOptions decodes the options of list, watch and deletecollection. A name in the path becomes a field selector.
+// listOptions decodes the options of list, watch and deletecollection. A name in the path becomes a field selector on
+// metadata.name.
 func (c *call) listOptions() (*internalversion.ListOptions, registry.Selection, error) {
 	options := &internalversion.ListOptions{}
 	var selection registry.Selection
@@ -65,7 +66,8 @@ func (c *call) listOptions() (*internalversion.ListOptions, registry.Selection, 
 	return options, selection, err
 }
 
-// fieldSelector converts a selector to the field labels of the internal version and adds the name in the path.
+// fieldSelector converts the field labels of a selector to field labels of the internal version, and adds the name in
+// the path.
 func (c *call) fieldSelector(selector fields.Selector) (fields.Selector, error) {
 	name := c.record.Info.Name
 	if selector != nil && !selector.Empty() {
@@ -90,12 +92,15 @@ func (c *call) fieldSelector(selector fields.Selector) (fields.Selector, error) 
 	return fields.OneTermEqualSelector("metadata.name", name), nil
 }
 
-// writeOptions returns the registry's options of a create, update or patch.
+// writeOptions returns the registry's options for a create, update or patch.
 func (c *call) writeOptions(dryRun []string, manager string, options runtime.Object) registry.WriteOptions {
-	return registry.WriteOptions{DryRun: len(dryRun) > 0, Manager: managerOrAgent(manager, c.r), Options: options}
+	return registry.WriteOptions{
+		DryRun: len(dryRun) > 0, Manager: managerOrAgent(manager, c.r), Options: options, Authorizer: c.Authorizer,
+	}
 }
 
-// managerOrAgent returns the field manager: the option, or the user agent up to its first slash.
+// managerOrAgent returns the fieldManager option or, if it is empty, the prefix of the user agent that kube-apiserver
+// uses as the field manager: up to the first slash or unprintable character, at most 128 characters.
 func managerOrAgent(manager string, r *http.Request) string {
 	if manager != "" {
 		return manager
@@ -134,7 +139,7 @@ func (c *call) patchOptions(patch types.PatchType) (*metav1.PatchOptions, error)
 	return options, invalidOptions("PatchOptions", validation.ValidatePatchOptions(options, patch))
 }
 
-// deleteOptions decodes the body or, if it is empty, the query.
+// deleteOptions decodes DeleteOptions from the body or, if the body is empty, from the query parameters.
 func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	body, err := c.record.Body(c.r)
 	if err != nil {
@@ -180,7 +185,7 @@ func (c *call) decodeDeleteOptions(body []byte) (*metav1.DeleteOptions, error) {
 	return options, nil
 }
 
-// fieldValidation returns the validation of an option; the default is Warn.
+// fieldValidation returns the value of the fieldValidation option; the default is Warn.
 func fieldValidation(value string) resource.FieldValidation {
 	if value == "" {
 		return resource.Warn

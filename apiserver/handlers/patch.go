@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
 	"quorate.dev/apiserver/audit"
-	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/change"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -33,7 +33,7 @@ func (c *call) patch(ctx context.Context) error {
 	write := c.writeOptions(options.DryRun, options.FieldManager, &metav1.UpdateOptions{
 		DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation,
 	})
-	result, err := c.Registry.Patch(ctx, c.target, registry.Patch{
+	result, err := c.Registry.Patch(ctx, c.target, change.Patch{
 		Type:       patchType,
 		Data:       body,
 		Manager:    write.Manager,
@@ -47,7 +47,7 @@ func (c *call) patch(ctx context.Context) error {
 	return c.sendResult(updateCode(result), result)
 }
 
-// patchType returns the kind of patch in the body. Unlike for other verbs, there is no default.
+// patchType returns the type of the patch from the Content-Type header. Unlike for other verbs, there is no default.
 func (c *call) patchType() (types.PatchType, error) {
 	accepted := c.patchTypes()
 	header, _, _ := strings.Cut(c.r.Header.Get("Content-Type"), ";")
@@ -60,7 +60,8 @@ func (c *call) patchType() (types.PatchType, error) {
 	return "", unsupported("415: Unsupported Media Type")
 }
 
-// patchTypes returns the kinds of patches that the target accepts: strategic merge patches need a Go type.
+// patchTypes returns the media types of patches that the target accepts. Custom resources have no strategic merge
+// patch, which needs a Go type.
 func (c *call) patchTypes() []string {
 	accepted := []string{string(types.JSONPatchType), string(types.MergePatchType)}
 	if c.target.Source != resource.Custom {

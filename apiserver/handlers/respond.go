@@ -18,16 +18,16 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// chunkSize is the size of the writes of a list: few large writes cost much less than many small ones.
+// chunkSize is the size in bytes of the writes of a list. Few large writes cost much less than many small ones.
 const chunkSize = 64 << 10
 
-// The pools are global, because their contents cannot be observed.
+// The pools are global, because no caller can observe their state.
 var (
 	chunks      = sync.Pool{New: func() any { b := make([]byte, 0, chunkSize+chunkSize/2); return &b }}
 	compressors = sync.Pool{New: func() any { w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed); return w }}
 )
 
-// send writes a complete body.
+// send sends a response with the given JSON body, or protobuf body, after reformatting it if the client asks for that.
 func (c *call) send(code int, body []byte) error {
 	if err := c.acquireMemory(int64(len(body)) * (1 + c.output.reformatFactor())); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (c *call) send(code int, body []byte) error {
 	return nil
 }
 
-// reformat indents a JSON body, or converts it to YAML, if the output says so.
+// reformat returns the body indented or converted to YAML if the output requires it.
 func (c *call) reformat(body []byte) ([]byte, error) {
 	switch {
 	case c.output.media == codec.YAML:
@@ -62,7 +62,7 @@ func (c *call) reformat(body []byte) ([]byte, error) {
 	return body, nil
 }
 
-// compressed sends the output of write as gzip.
+// compressed sends a response whose body is the gzip encoding of what write writes.
 func (c *call) compressed(code int, write func(io.Writer)) error {
 	w := c.compressor(code)
 	defer compressors.Put(w)
@@ -71,8 +71,8 @@ func (c *call) compressed(code int, write func(io.Writer)) error {
 	return nil
 }
 
-// compressor sends the header of a compressed response and returns the writer for its body. The caller must Close it
-// and return it to the pool.
+// compressor sends the header of a compressed response and returns the writer for its body. The caller must Close the
+// writer and return it to the pool.
 func (c *call) compressor(code int) *gzip.Writer {
 	header := c.w.Header()
 	header.Set("Content-Encoding", "gzip")
@@ -83,7 +83,7 @@ func (c *call) compressor(code int) *gzip.Writer {
 	return w
 }
 
-// sendList writes a list of shared items in chunks. Only a reformatted list is in memory as a whole.
+// sendList sends a list of shared items in chunks. Only a reformatted list is held in memory as a whole.
 func (c *call) sendList(body *codec.ListBody) error {
 	if c.output.reformatted() {
 		whole := bytes.NewBuffer(make([]byte, 0, body.Size()))
@@ -99,7 +99,8 @@ func (c *call) sendList(body *codec.ListBody) error {
 	return nil
 }
 
-// writeChunks writes a list in chunks. It stops at the first error, which means that the client has disconnected.
+// writeChunks writes a list in chunks of about chunkSize bytes. It stops at the first error, which means that the
+// client has disconnected.
 func writeChunks(w io.Writer, body *codec.ListBody) {
 	pooled := chunks.Get().(*[]byte)
 	defer chunks.Put(pooled)
@@ -115,12 +116,13 @@ func writeChunks(w io.Writer, body *codec.ListBody) {
 		chunk = chunk[:0]
 	}
 	_, _ = w.Write(body.AppendTail(chunk))
-	if cap(chunk) <= 4*chunkSize { // the pool must not collect buffers that a huge item has grown
+	// The pool must not collect buffers that have grown for a very large item.
+	if cap(chunk) <= 4*chunkSize {
 		*pooled = chunk[:0]
 	}
 }
 
-// sendStatus responds with a Status, in the media type of the output.
+// sendStatus responds with a Status in the negotiated media type.
 func (c *call) sendStatus(code int, status *metav1.Status) error {
 	kind := metav1.Unversioned.WithKind("Status")
 	item, err := codec.Item(c.output.media, status)
@@ -137,7 +139,7 @@ func (c *call) sendStatus(code int, status *metav1.Status) error {
 	return c.send(code, encoding.Envelope{Media: c.output.media, Kind: kind}.Body(item))
 }
 
-// sendResult responds with the object that a write left in storage, and offers its encoding to the watch cache.
+// sendResult responds with the object that a write has stored, and offers its encoding to the watch cache.
 func (c *call) sendResult(code int, result *registry.Result) error {
 	if result.Stored == nil {
 		if status, ok := result.Object.(*metav1.Status); ok && status.Code == 0 {
@@ -165,7 +167,7 @@ func (c *call) sendResult(code int, result *registry.Result) error {
 	return c.send(code, f.Envelope().Body(item))
 }
 
-// sendView responds with a stored object, converted by the endpoint's View if it has one.
+// sendView responds with a stored object, after converting it with the endpoint's View if there is one.
 func (c *call) sendView(code int, internal runtime.Object) error {
 	if view := c.target.Endpoint.View; view != nil {
 		var err error

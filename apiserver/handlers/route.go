@@ -11,15 +11,18 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// pathShape distinguishes the paths of a resource that kube-apiserver registers routes for.
+// pathShape classifies the paths of a resource as kube-apiserver's routes do.
 type pathShape int
 
 const (
-	invalidPath          pathShape = iota // which no resource has
-	itemOutsideNamespace                  // of a namespaced resource, without its namespace
+	// invalidPath is a path that no resource has, such as a namespace in the path of a cluster-scoped resource.
+	invalidPath pathShape = iota
+	// itemOutsideNamespace is the path of an object of a namespaced resource without the namespace.
+	itemOutsideNamespace
 	itemPath
 	subresourcePath
-	allNamespacesPath // the collection of a namespaced resource in all namespaces
+	// allNamespacesPath is the collection of a namespaced resource in all namespaces.
+	allNamespacesPath
 	collectionPath
 )
 
@@ -46,19 +49,20 @@ func shapeOf(info *upstream.RequestInfo, d *resource.Definition, e *resource.End
 	return collectionPath
 }
 
-// route lists what kube-apiserver serves under paths of one shape.
+// route describes which requests kube-apiserver serves on the paths of one shape.
 type route struct {
-	// needs are verbs of which the endpoint must have one for the path to exist; nil: the path always exists.
+	// needs lists verbs. The path exists if the endpoint supports at least one of them, or if the list is nil.
 	needs []string
-	// builtIn and custom select the verbs that make sense, for built-in kinds and for custom resources. Other verbs get
-	// 405 for built-in kinds and 404 for custom resources. nil: the path does not exist.
+	// builtIn and custom report whether a verb makes sense on the path, for built-in kinds and for custom resources.
+	// Other verbs get 405 for built-in kinds and 404 for custom resources. A nil function means that the path does not
+	// exist.
 	builtIn, custom func(verb string) bool
 }
 
-// itemVerbs are the verbs of single objects.
+// itemVerbs are the verbs that are served on the path of a single object.
 var itemVerbs = []string{"get", "update", "patch", "delete"}
 
-// routes are the routes of all shapes, in the order of pathShape.
+// routes has the route of each pathShape.
 var routes = [...]route{
 	invalidPath:          {},
 	itemOutsideNamespace: {custom: only("watch")},
@@ -76,8 +80,8 @@ func allExcept(verbs ...string) func(string) bool {
 	return func(verb string) bool { return !slices.Contains(verbs, verb) }
 }
 
-// routed reports whether the path exists for the resource, and whether the verb makes sense there. The endpoint may
-// lack the verb nevertheless.
+// routed reports whether the path exists for the resource, and whether the verb makes sense on it. The endpoint may
+// nevertheless not support a sensible verb.
 func routed(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endpoint) (exists, sensible bool) {
 	r := routes[shapeOf(info, d, e)]
 	verbs := r.builtIn
@@ -91,15 +95,16 @@ func routed(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endp
 	return sensible || d.Source == resource.BuiltIn, sensible
 }
 
-// routedByVerb reports whether a path with a verb in it exists. Such a request was authorized for that verb regardless
-// of its method, so that serving anything but that verb would bypass authorization. Built-in kinds have such paths for
-// watches only, and not for subresources; kube-apiserver serves custom resources by the verb alone.
+// routedByVerb reports whether a path exists that contains the verb, such as /api/v1/watch/pods. Such a request was
+// authorized for the verb in its path regardless of its method, so that serving any other verb would bypass
+// authorization. Built-in kinds have such paths for watches only, and not for subresources; kube-apiserver selects the
+// handler of custom resources by the verb alone.
 func routedByVerb(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endpoint) bool {
 	watches := info.Verb == "watch" && info.Subresource == "" && slices.Contains(e.Verbs, "watch")
 	return e.Connect == nil && (watches || d.Source == resource.Custom)
 }
 
-// methodFits reports whether the request's method fits its verb: only GET reads.
+// methodFits reports whether the request's method may have the verb: get, list and watch require the method GET.
 func methodFits(r *http.Request, verb string) bool {
 	switch verb {
 	case "get", "list", "watch":
@@ -111,8 +116,8 @@ func methodFits(r *http.Request, verb string) bool {
 // errNoName is the error for a path with an empty name.
 var errNoName = apierrors.NewBadRequest("name must be provided")
 
-// checkRoute returns the error of a request that kube-apiserver's routes reject before any handler, because of its
-// method, the media type of its body, or the media types it accepts.
+// checkRoute returns the error of a request that kube-apiserver's routes reject before any handler runs, because of its
+// method, the media type of its body, or the media types that it accepts.
 func (c *call) checkRoute(sensible bool) error {
 	info := &c.record.Info
 	unnamed := info.Subresource != "" && info.Name == ""
@@ -121,7 +126,8 @@ func (c *call) checkRoute(sensible bool) error {
 		return errNoName
 	case !sensible || !c.allowed():
 		return c.notAllowed()
-	case c.target.Source == resource.Custom: // kube-apiserver checks the verb only
+	// kube-apiserver checks only the verb of requests for custom resources.
+	case c.target.Source == resource.Custom:
 		return nil
 	case !methodFits(c.r, info.Verb):
 		return c.notAllowed()
@@ -134,8 +140,8 @@ func (c *call) checkRoute(sensible bool) error {
 	return request.Produce(c.r, produced(isCollection(c.r))...)
 }
 
-// notRouted responds to a path that does not exist. For custom resources, kube-apiserver has no routes but crdHandler,
-// whose errors differ.
+// notRouted responds to a request for a path that does not exist. Custom resources have no routes in kube-apiserver;
+// the errors of their paths are crdHandler's.
 func notRouted(w http.ResponseWriter, r *http.Request, match resource.Match, info *upstream.RequestInfo) {
 	switch {
 	case match.Source == resource.BuiltIn:
@@ -147,7 +153,7 @@ func notRouted(w http.ResponseWriter, r *http.Request, match resource.Match, inf
 	}
 }
 
-// notAllowed returns kube-apiserver's error for a method that a path does not have.
+// notAllowed returns kube-apiserver's error for a verb that is not served on the path.
 func (c *call) notAllowed() error {
 	if c.target.Source == resource.Custom {
 		return apierrors.NewMethodNotSupported(c.target.GroupResource(), c.record.Info.Verb)

@@ -8,9 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Limits of selectors. kube-apiserver has none but the size of the request header, 1 MiB: 110,000 requirements take
-// more than 1 ms for each object and for each event of a watch. 1,000 requirements, or 10,000 values, take about 30 µs;
-// both are far more than Kubernetes' controllers and tools use.
+// Selectors are limited, because each is matched against every object of a list and every event of a watch.
+// kube-apiserver's only limit is the size of the request header, 1 MiB: 110,000 requirements take more than 1 ms for
+// each object. 1,000 requirements, or 10,000 values, take about 30 µs; both are far more than Kubernetes' controllers
+// and tools use.
 const (
 	maxRequirements   = 1000
 	maxSelectorValues = 10_000
@@ -26,7 +27,8 @@ func checkLabelSelector(selector labels.Selector) error {
 	return checkSize("labelSelector", len(requirements), values)
 }
 
-// checkFieldSelector rejects a selector that is too expensive to match. Each requirement has one value.
+// checkFieldSelector rejects a selector that is too expensive to match. A requirement of a field selector has only one
+// value.
 func checkFieldSelector(selector fields.Selector) error {
 	return checkSize("fieldSelector", len(selector.Requirements()), 0)
 }

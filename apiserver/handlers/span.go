@@ -9,13 +9,13 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// spanNames are kube-apiserver's names of the spans of handlers by verb.
+// spanNames maps verbs to the names that kube-apiserver gives the spans of its handlers.
 var spanNames = map[string]string{
 	"get": "Get", "list": "List", "create": "Create", "update": "Update", "patch": "Patch", "delete": "Delete",
 	"deletecollection": "Delete",
 }
 
-// Events of spans, with kube-apiserver's names.
+// The events of spans have kube-apiserver's names.
 const (
 	eventBodyRead      = "limitedReadBody succeeded"
 	eventConverted     = "Conversion done"
@@ -32,7 +32,8 @@ const (
 	maxTracedUserAgent = 1024
 )
 
-// startSpan starts the span of the handler. A watch has none: it would last until the client disconnects.
+// startSpan starts the span of the request's handler. Watches have no span, because it would last until the client
+// disconnects.
 func (c *call) startSpan(ctx context.Context) context.Context {
 	name := spanNames[c.record.Info.Verb]
 	if !c.record.Traced || name == "" {
@@ -55,5 +56,5 @@ func (c *call) startSpan(ctx context.Context) context.Context {
 	return ctx
 }
 
-// spanSerialize is kube-apiserver's name of the span of writing a response.
+// spanSerialize is kube-apiserver's name for the span in which a response is written.
 const spanSerialize = "SerializeObject"

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// bookmarkInterval is the time between bookmarks while there are no events.
+	// bookmarkInterval is the time after which a watch sends a bookmark.
 	bookmarkInterval = time.Minute
-	// bookmarkLead is the time before its end at which a watch sends a last bookmark.
+	// bookmarkLead is the time before the end of a watch at which it sends its last bookmark.
 	bookmarkLead = 2 * time.Second
 )
 
@@ -30,16 +30,21 @@ type stream struct {
 	*call
 	format  encoding.Format
 	changes *registry.Watch
-	// seen is the revision of bookmarks. Invariant: the client has received all events up to it.
+	// seen is the revision of the next bookmark. Invariant: when a bookmark is sent, the client has received all events
+	// up to seen.
 	seen      int64
 	bookmarks bool
-	table     *encoding.Table // nil: events contain objects
-	socket    *websocket.Conn // nil: frames are the body of the response
-	guard     *writeGuard     // nil with a socket
-	counts    *eventCounts    // nil: no metrics
+	// table is the format of table rows; nil if events contain objects.
+	table *encoding.Table
+	// socket is the WebSocket that carries the frames; nil if they are the body of the response.
+	socket *websocket.Conn
+	// guard aborts writes that the client does not read; nil with a socket.
+	guard *writeGuard
+	// counts is nil if nothing is measured.
+	counts *eventCounts
 }
 
-// open calls run with an established stream: the body of the response, or the messages of a WebSocket.
+// open establishes the stream, as the body of the response or as messages of a WebSocket, and calls run.
 func (s *stream) open(ctx context.Context, run func(context.Context)) {
 	if wsstream.IsWebSocketRequest(s.r) {
 		s.serveWebSocket(ctx, run)
@@ -52,7 +57,7 @@ func (s *stream) open(ctx context.Context, run func(context.Context)) {
 	run(ctx)
 }
 
-// begin sends the header before the first event: clients wait for it.
+// begin sends the header of the response before the first event, because clients wait for it.
 func (s *stream) begin() {
 	header := s.w.Header()
 	header["Content-Type"] = []string{s.output.contentType(true)}
@@ -64,7 +69,7 @@ func (s *stream) begin() {
 	s.flush()
 }
 
-// flush sends what has been written to the body.
+// flush sends the bytes that have been written to the body.
 func (s *stream) flush() {
 	flusher, ok := s.w.(http.Flusher)
 	if !ok || s.socket != nil {
@@ -93,7 +98,8 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
-// catchUp sends all events that are available, then a bookmark. A bookmark before them would skip them.
+// catchUp sends all available events and then a bookmark; a client that resumed at a bookmark sent before them would
+// miss these events. It reports whether the stream continues.
 func (s *stream) catchUp(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		events, revision, err := s.changes.Poll(ctx)
@@ -111,7 +117,7 @@ func (s *stream) catchUp(ctx context.Context) bool {
 	return false
 }
 
-// until sends events until a point in time. It reports whether the stream continues.
+// until sends events until the time end. It reports whether the stream continues.
 func (s *stream) until(ctx context.Context, end time.Time) bool {
 	waiting, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -125,14 +131,16 @@ func (s *stream) until(ctx context.Context, end time.Time) bool {
 			return false
 		case !s.sendEvents(events, revision):
 			return false
-		case waiting.Err() != nil: // checked after sending: Next does not return events twice
+		// The deadline is checked after sending, because Next does not return the same events twice.
+		case waiting.Err() != nil:
 			return ctx.Err() == nil
 		}
 	}
 }
 
-// sendEvents sends the events up to a revision in few writes, because each costs a system call and a switch to the
-// connection's goroutine. Batches form without delay: they are the events that arrived during the previous write.
+// sendEvents sends events, after which the client has seen all events up to revision. It reports whether the stream
+// continues. Events are sent in few writes, because each write costs a system call and a switch to the connection's
+// goroutine. A batch causes no delay: it consists of the events that arrived during the previous write.
 func (s *stream) sendEvents(events []registry.WatchEvent, revision int64) bool {
 	s.seen = max(s.seen, revision)
 	if len(events) == 0 {
@@ -169,7 +177,8 @@ func (s *stream) sendEvents(events []registry.WatchEvent, revision int64) bool {
 	return true
 }
 
-// sendInitial sends the initial state as ADDED events, and the bookmark that marks its end if markEnd is set.
+// sendInitial sends the initial state as ADDED events and, if markEnd is set, the bookmark that ends them. It reports
+// whether the stream continues.
 func (s *stream) sendInitial(markEnd bool, selection registry.Selection) bool {
 	for _, entry := range s.changes.Initial {
 		frame, err := s.initialFrame(entry)
@@ -195,7 +204,7 @@ func (s *stream) sendInitial(markEnd bool, selection registry.Selection) bool {
 	return true
 }
 
-// count counts the frame of an event.
+// count adds the frame of an event to the metrics.
 func (s *stream) count(frame []byte) {
 	if s.counts != nil {
 		s.counts.add(len(frame))
@@ -226,8 +235,8 @@ func (s *stream) write(chunk []byte) bool {
 	return err == nil
 }
 
-// fail ends the stream with an ERROR event. It sends none when the definition of the resource has changed, so that the
-// client reconnects, and none where kube-apiserver sends none.
+// fail ends the stream with an ERROR event. It sends no event when the definition of the resource has changed, because
+// clients then reconnect, or when kube-apiserver sends none either.
 func (s *stream) fail(err error) {
 	if errors.Is(err, watchcache.ErrDropped) || errors.Is(err, errNoList) {
 		return
@@ -242,7 +251,7 @@ func (s *stream) fail(err error) {
 	s.flush()
 }
 
-// sendBookmark sends a bookmark with the revision seen.
+// sendBookmark sends a bookmark with the revision seen. It reports whether the stream continues.
 func (s *stream) sendBookmark(annotations map[string]string) bool {
 	frame, err := s.bookmarkFrame(annotations)
 	if err != nil {

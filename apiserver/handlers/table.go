@@ -13,7 +13,7 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// tableFormat returns the format of the response as a table.
+// tableFormat returns the format of a table response, with the TableOptions of the query.
 func (c *call) tableFormat() (encoding.Table, error) {
 	t := encoding.Table{Resource: c.target.Match, Group: c.output.group, Options: &metav1.TableOptions{}}
 	if err := decodeQuery(c.record.Query(), t.Options); err != nil {
@@ -25,7 +25,7 @@ func (c *call) tableFormat() (encoding.Table, error) {
 	return t, nil
 }
 
-// sendTable responds with a row for each entry.
+// sendTable responds with a table that has the rows of all entries of a page.
 func (c *call) sendTable(page *registry.List, listMeta metav1.ListMeta) error {
 	t, err := c.tableFormat()
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *call) sendTable(page *registry.List, listMeta metav1.ListMeta) error {
 	return out.end(append(body, '\n'))
 }
 
-// sendRow responds with a table of one internal object.
+// sendRow responds with a table of one object, given in the internal version.
 func (c *call) sendRow(code int, internal runtime.Object) error {
 	t, err := c.tableFormat()
 	if err != nil {
@@ -55,7 +55,8 @@ func (c *call) sendRow(code int, internal runtime.Object) error {
 	return c.send(code, body)
 }
 
-// writeRows writes a table and returns its unsent end. Of a long list, only one decoded object is in memory at a time.
+// writeRows writes the rows of a page to out and returns the bytes that have not been written. Of the decoded objects,
+// only one is in memory at a time.
 func (c *call) writeRows(
 	out *chunkedResponse, t encoding.Table, page *registry.List, listMeta metav1.ListMeta,
 ) ([]byte, error) {
@@ -95,7 +96,7 @@ func (c *call) writeRows(
 }
 
 // encodeMetadata encodes the metadata of all entries before the first row is sent: an object that cannot be decoded
-// must fail the request while it can still be answered with a Status.
+// must fail the request while the response can still be a Status.
 func (c *call) encodeMetadata(t encoding.Table, page *registry.List) error {
 	entries := page.Entries
 	if err := c.acquireMemory(c.tableMemory(t, entries)); err != nil {
@@ -105,12 +106,14 @@ func (c *call) encodeMetadata(t encoding.Table, page *registry.List) error {
 		return err
 	}
 	if c.memory != nil {
-		c.shrinkMemory(c.tableMemory(t, entries)) // the metadata is in the watch cache now
+		// The metadata is in the watch cache now.
+		c.shrinkMemory(c.tableMemory(t, entries))
 	}
 	return nil
 }
 
-// appendRows appends the rows of an entry, whose metadata is shared with clients that accept metadata only.
+// appendRows appends the rows of an entry. The metadata in the rows is the encoding shared with clients that ask for
+// PartialObjectMetadata.
 func (c *call) appendRows(
 	body []byte, t encoding.Table, entry *watchcache.Entry, internal runtime.Object,
 ) ([]byte, error) {
@@ -125,8 +128,8 @@ func (c *call) appendRows(
 	return t.AppendRows(c.r.Context(), body, internal, metadata)
 }
 
-// tableMemory returns the approximate bytes that a table holds beside the watch cache. Only a reformatted table is in
-// memory as a whole.
+// tableMemory returns the approximate bytes that a table holds in addition to the watch cache. Only a reformatted table
+// is held in memory as a whole.
 func (c *call) tableMemory(t encoding.Table, entries []*watchcache.Entry) int64 {
 	const cells = 512
 	_, uncached := estimate(t.Metadata(), entries)

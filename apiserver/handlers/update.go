@@ -8,9 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/change"
 )
 
-// update serves PUT. Unlike for create, kube-apiserver checks the media type after the options.
+// update serves PUT. kube-apiserver checks the media type of an update after the options, unlike the media type of a
+// create.
 func (c *call) update(ctx context.Context) error {
 	body, err := c.record.Body(c.r)
 	if err != nil {
@@ -36,13 +38,13 @@ func (c *call) update(ctx context.Context) error {
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	if err := registry.CheckName(accessor, c.target); err != nil {
+	if err := change.CheckName(accessor, c.target); err != nil {
 		return err
 	}
 	c.span.Event(eventConverted)
 	c.span.Event(eventStoring)
 	write := c.writeOptions(options.DryRun, options.FieldManager, options)
-	result, err := c.Registry.Update(ctx, c.target, registry.Replacement{Object: object, Manager: write.Manager}, write)
+	result, err := c.Registry.Update(ctx, c.target, change.Replacement{Object: object, Manager: write.Manager}, write)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"quorate.dev/apiserver/registry"
 )
 
-// watch serves GET of a stream of events. The stream ends with its timeout, when the client disconnects, or when the
+// watch serves GET of a stream of events. The stream ends when its timeout expires, the client disconnects, or the
 // server stops.
 func (c *call) watch(ctx context.Context) error {
 	options, selection, err := c.listOptions()
@@ -51,7 +51,8 @@ func (c *call) watch(ctx context.Context) error {
 	}
 	s.open(ctx, func(ctx context.Context) {
 		sent := s.sendInitial(initial && options.AllowWatchBookmarks, selection)
-		c.record.ReleaseSeat() // as in kube-apiserver, when the initial events have been sent
+		// kube-apiserver also releases the seat when the initial events have been sent.
+		c.record.ReleaseSeat()
 		if sent {
 			s.run(ctx)
 		}
@@ -59,7 +60,8 @@ func (c *call) watch(ctx context.Context) error {
 	return nil
 }
 
-// streamTable returns the format of table rows, nil for other streams. It fails for media types that have no streams.
+// streamTable returns the table format of a watch, or nil if the client did not ask for tables. It returns an error for
+// media types that have no streams.
 func (c *call) streamTable() (*encoding.Table, error) {
 	if c.output.as != table {
 		return nil, c.output.streamable()
@@ -71,8 +73,8 @@ func (c *call) streamTable() (*encoding.Table, error) {
 	return &t, c.output.streamable()
 }
 
-// watchDuration returns the timeout that the client asks for, or a random one between MinWatchTimeout and twice that:
-// clients that start together must not reconnect together.
+// watchDuration returns the timeout that the client asks for or, by default, a random one between MinWatchTimeout and
+// twice MinWatchTimeout, so that clients that connect together do not reconnect together.
 func (c *call) watchDuration(timeout *int64) time.Duration {
 	if timeout != nil && *timeout > 0 {
 		return time.Duration(*timeout) * time.Second
@@ -80,8 +82,8 @@ func (c *call) watchDuration(timeout *int64) time.Duration {
 	return time.Duration(float64(c.MinWatchTimeout) * (1 + rand.Float64()))
 }
 
-// sendWatchError sends an error as the only event of a watch. Clients handle expired and too large resource versions
-// there, not in the status of the response.
+// sendWatchError sends an error as the only event of a watch. Clients handle expired and too large resource versions in
+// events, not in the status of the response.
 func (c *call) sendWatchError(err error) error {
 	s := &stream{call: c, format: c.format()}
 	s.open(c.r.Context(), func(context.Context) { s.fail(err) })

@@ -10,14 +10,14 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Bounds of the buckets of watch events, in bytes: 1 KiB, doubled in each bucket.
+// The buckets of the sizes of watch events start at 1 KiB; each bound is twice the previous one.
 const (
 	firstEventBound = 1 << 10
 	eventBounds     = 8
 )
 
-// eventCounts count the events of the watches of one version of a resource by size. Watches share them: an event costs
-// each watch two atomic additions.
+// eventCounts count the events of all watches of one version of a resource by size. Each event costs a watch two atomic
+// additions.
 type eventCounts struct {
 	buckets [eventBounds + 1]atomic.Uint64
 	bytes   atomic.Uint64
@@ -29,13 +29,14 @@ func (e *eventCounts) add(size int) {
 	e.bytes.Add(uint64(size))
 }
 
-// eventLabels are the labels of eventCounts.
+// eventLabels are the labels of one eventCounts.
 type eventLabels struct{ group, version, resource string }
 
 // eventCollector exports the numbers and sizes of watch events. The zero value is ready to use.
-type eventCollector struct{ counts sync.Map } // *eventCounts by eventLabels
+// counts maps eventLabels to *eventCounts.
+type eventCollector struct{ counts sync.Map }
 
-// of returns the counts of a resource's version.
+// of returns the counts for the watches of a resource in one version.
 func (c *eventCollector) of(match resource.Match) *eventCounts {
 	labels := eventLabels{match.Group, match.Version.Name, match.Plural}
 	counts, ok := c.counts.Load(labels)
@@ -45,7 +46,7 @@ func (c *eventCollector) of(match resource.Match) *eventCounts {
 	return counts.(*eventCounts)
 }
 
-// Reset drops all counts.
+// Reset drops all counts. The metrics registry calls it when its metrics are reset.
 func (c *eventCollector) Reset() { c.counts.Clear() }
 
 var (
@@ -77,7 +78,8 @@ func (c *eventCollector) Collect(out chan<- prometheus.Metric) {
 		}
 		values := []string{labels.group, labels.version, labels.resource}
 		out <- prometheus.MustNewConstMetric(eventsDescription, prometheus.CounterValue, float64(total), values...)
-		out <- prometheus.MustNewConstHistogram(eventSizesDescription, total, float64(counts.bytes.Load()), buckets, values...)
+		out <- prometheus.MustNewConstHistogram(eventSizesDescription, total, float64(counts.bytes.Load()),
+			buckets, values...)
 		return true
 	})
 }

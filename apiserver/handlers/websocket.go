@@ -10,8 +10,8 @@ import (
 	"quorate.dev/apiserver/codec"
 )
 
-// serveWebSocket calls run with a stream over a WebSocket, which takes over the connection. The stream ends when the
-// client closes it; whatever the client sends is ignored.
+// serveWebSocket upgrades the connection to a WebSocket and calls run. The stream ends when the client closes the
+// WebSocket; messages of the client are ignored.
 func (s *stream) serveWebSocket(ctx context.Context, run func(context.Context)) {
 	websocket.Handler(func(socket *websocket.Conn) {
 		defer socket.Close()
@@ -26,10 +26,11 @@ func (s *stream) serveWebSocket(ctx context.Context, run func(context.Context)) 
 	}).ServeHTTP(s.w, s.r)
 }
 
-// lengthPrefix is the size of the length before each frame of a protobuf stream, in bytes. WebSocket messages omit it.
+// lengthPrefix is the size in bytes of the length that precedes each frame of a protobuf stream. WebSocket messages
+// omit the length.
 const lengthPrefix = 4
 
-// sendMessage sends a frame as one message: binary for protobuf, else text.
+// sendMessage sends a frame as one message: a binary message for protobuf, otherwise a text message.
 func (s *stream) sendMessage(frame []byte) bool {
 	if err := s.socket.SetWriteDeadline(time.Now().Add(s.writeTimeout)); err != nil {
 		return false

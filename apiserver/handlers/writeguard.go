@@ -7,24 +7,28 @@ import (
 )
 
 const (
-	// writeTimeout is the maximum time in which a client of a watch must read writeChunk bytes. kube-apiserver has no
-	// such timeout: a client that stops reading occupies its handler and the pending events until the connection breaks.
+	// writeTimeout is the maximum time in which the client of a watch must read writeChunk bytes. kube-apiserver has no
+	// such timeout: a client that stops reading occupies its handler and the pending events until the connection
+	// breaks.
 	writeTimeout = time.Minute
 	writeChunk   = 64 << 10
-	// lastWriteTimeout is the same after the end of the watch.
+	// lastWriteTimeout is the timeout of writes after the end of the watch.
 	lastWriteTimeout = 5 * time.Second
 )
 
-// writeGuard aborts a response whose client does not read. With HTTP/2, it aborts the stream, not the connection.
+// writeGuard aborts a response whose client does not read. With HTTP/2 it aborts the stream, not the connection.
 type writeGuard struct {
 	response http.ResponseWriter
 
-	mu       sync.Mutex
-	timeout  time.Duration
-	writing  bool
-	deadline time.Time   // of the current write
-	timer    *time.Timer // Invariant: while writing is set, it fires at the deadline or earlier.
-	ticking  bool        // the timer is running
+	mu      sync.Mutex
+	timeout time.Duration
+	writing bool
+	// deadline is the time at which the current write times out.
+	deadline time.Time
+	// timer calls check. Invariant: while writing is set, timer fires at the deadline or earlier.
+	timer *time.Timer
+	// ticking is set while the timer is running.
+	ticking bool
 }
 
 func newWriteGuard(response http.ResponseWriter, timeout time.Duration) *writeGuard {
@@ -34,8 +38,8 @@ func newWriteGuard(response http.ResponseWriter, timeout time.Duration) *writeGu
 	return g
 }
 
-// begin must be called before each write, and end after it. The timer is left running between writes: restarting it for
-// each would cost more than one that fires without effect.
+// begin must be called before each write, and end after it. The timer keeps running between writes: restarting it for
+// each write would cost more than a call of check that does nothing.
 func (g *writeGuard) begin() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -52,7 +56,7 @@ func (g *writeGuard) end() {
 	g.writing = false
 }
 
-// shorten replaces the timeout, for the current write too.
+// shorten replaces the timeout, also for the current write.
 func (g *writeGuard) shorten(timeout time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,8 +65,8 @@ func (g *writeGuard) shorten(timeout time.Duration) {
 	g.timer.Reset(timeout)
 }
 
-// check aborts a write that is past its deadline. It holds the lock while it uses the response: end then waits, and so
-// does the handler, after whose return the response must not be used.
+// check aborts a write that is past its deadline. It holds the lock while it uses the response, so that end waits, and
+// with it the handler, after whose return the response must not be used.
 func (g *writeGuard) check() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

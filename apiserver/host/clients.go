@@ -7,8 +7,8 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// ByGroup returns a dynamic client that calls local for some API groups and host for all others. Parameters of policies
-// can be in both.
+// ByGroup returns a dynamic client that calls local for the given API groups and host for all others. It is used to
+// read parameters of policies, which can be in both clusters.
 func ByGroup(groups []string, local, host dynamic.Interface) dynamic.Interface {
 	return byGroup{groups, local, host}
 }

@@ -19,8 +19,8 @@ import (
 	"quorate.dev/apiserver/authorization"
 )
 
-// Tokens returns the authenticator of bearer tokens: TokenReviews of the host, whose results are cached for ttl in a
-// cache of bounded size.
+// Tokens returns the authenticator of bearer tokens. It sends TokenReviews to the host, whose results are cached for
+// ttl in a cache of bounded size.
 func (c *Cluster) Tokens(ttl time.Duration) (authenticator.Token, error) {
 	metrics := tokenwebhook.AuthenticatorMetrics{
 		RecordRequestTotal:   authenticatorfactory.RecordRequestTotal,
@@ -34,15 +34,15 @@ func (c *Cluster) Tokens(ttl time.Duration) (authenticator.Token, error) {
 	return tokencache.New(reviews, false, ttl, ttl), nil
 }
 
-// Authorization configures the authorizer.
+// Authorization configures the authorizer of an extension server.
 type Authorization struct {
 	AlwaysAllowPaths               []string
 	AuthorizedTTL, UnauthorizedTTL time.Duration
 }
 
-// Authorizer returns the authorizer: members of system:masters may do everything, the paths are allowed, the
-// definitions of custom resources are denied, and SubjectAccessReviews of the host decide everything else. Their
-// results are cached in a cache of bounded size.
+// Authorizer returns the authorizer of an extension server. It allows all requests of members of system:masters and all
+// requests for AlwaysAllowPaths, and denies requests for CustomResourceDefinitions. SubjectAccessReviews of the host
+// decide all other requests; their results are cached in a cache of bounded size.
 func (c *Cluster) Authorizer(options Authorization) (*authorization.Authorizer, error) {
 	paths, err := path.NewAuthorizer(options.AlwaysAllowPaths)
 	if err != nil {
@@ -62,8 +62,8 @@ func (c *Cluster) Authorizer(options Authorization) (*authorization.Authorizer, 
 	), nil
 }
 
-// administration denies all requests for CustomResourceDefinitions. The host would decide by permissions that are for
-// its own.
+// administration denies requests for CustomResourceDefinitions. The host would decide them by the permissions for its
+// own CustomResourceDefinitions.
 func administration(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if a.IsResourceRequest() && a.GetAPIGroup() == apiextensions.GroupName {
 		const reason = "only members of " + user.SystemPrivilegedGroup + " administer an extension server"
@@ -72,7 +72,8 @@ func administration(_ context.Context, a authorizer.Attributes) (authorizer.Deci
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// withoutRules implements authorization.Mode. An extension server does not serve SelfSubjectRulesReviews.
+// withoutRules implements authorization.Mode for an authorizer without rules. An extension server does not serve
+// SelfSubjectRulesReviews.
 type withoutRules struct{ authorizer.Authorizer }
 
 // RulesFor implements authorizer.RuleResolver.

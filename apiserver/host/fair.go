@@ -14,22 +14,24 @@ import (
 )
 
 const (
-	// userShare: one user's requests may cause one userShare-th of the SubjectAccessReviews when there are many.
+	// userShare is the reciprocal of the share of all SubjectAccessReviews that the requests of one user may cause when
+	// there are many.
 	userShare = 4
-	// maxWait is the longest time for which a review waits. Requests for which it is too short are rejected, so that they do
-	// not hold the slots of other users' requests.
+	// maxWait is the maximum time for which a review waits. Requests whose review would wait longer are rejected, so
+	// that they do not hold the slots of other users' requests.
 	maxWait = time.Second
-	// maxUsers is the number of users whose reviews are counted. The user that was seen longest ago is forgotten.
+	// maxUsers is the number of users whose reviews are counted. The least recently seen user is dropped.
 	maxUsers = 4096
 )
 
-// fairLimiter is the rate limit of SubjectAccessReviews. Unlike client-go's limiter, it shares the rate between the users whose
-// requests are reviewed: while half of the burst is used up, a user gets no more than a share. Otherwise one client without
-// permissions could delay the requests of all.
+// fairLimiter is the rate limit of SubjectAccessReviews. Unlike client-go's limiter, it divides the rate among the
+// users whose requests are reviewed: while half of the burst has been used, each user gets at most a share. Otherwise
+// one client without permissions could delay the requests of all users.
 type fairLimiter struct {
 	total *rate.Limiter
 	mu    sync.Mutex
-	users *lru.Cache // *rate.Limiter by name
+	// users has the *rate.Limiter of each user by name.
+	users *lru.Cache
 }
 
 var _ flowcontrol.RateLimiter = &fairLimiter{}
@@ -38,7 +40,7 @@ func newFairLimiter() *fairLimiter {
 	return &fairLimiter{total: rate.NewLimiter(qps, burst), users: lru.New(maxUsers)}
 }
 
-// of returns the limiter of the user of ctx.
+// of returns the rate limiter of the user of ctx.
 func (l *fairLimiter) of(ctx context.Context) *rate.Limiter {
 	name := ""
 	if user, ok := request.UserFrom(ctx); ok {
@@ -64,7 +66,7 @@ func (l *fairLimiter) Wait(ctx context.Context) error {
 	return reserve(ctx, l.total)
 }
 
-// reserve waits for a token for at most maxWait.
+// reserve waits for a token of limiter, but at most maxWait; a longer wait is the error authorization.ErrBusy.
 func reserve(ctx context.Context, limiter *rate.Limiter) error {
 	reservation := limiter.Reserve()
 	delay := reservation.Delay()

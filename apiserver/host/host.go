@@ -1,5 +1,5 @@
-// Package host connects an extension API server to its host, the cluster that it serves API groups to: the host's
-// users, permissions, namespaces, webhooks and policies.
+// Package host connects an extension API server to its host, which is the cluster that it serves API groups to. It
+// provides the host's users, permissions, namespaces, webhooks and policies.
 package host
 
 import (
@@ -21,39 +21,40 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// Options configure the connection.
+// Options configure the connection to the host.
 type Options struct {
 	Config    config.Extension
 	UserAgent string
 }
 
-// Cluster is the host.
+// Cluster is the host of an extension API server.
 type Cluster struct {
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
-	// Informers read Client. The caller starts them.
+	// Informers read from Client. The caller must start them.
 	Informers informers.SharedInformerFactory
-	// Mapper knows the host's resources as of the last Reset.
+	// Mapper maps the host's resources as they were at the last Reset.
 	Mapper meta.ResettableRESTMapper
 
 	authentication, authorization kubernetes.Interface
 }
 
-// Upstream's settings of the clients of extension servers.
+// These are the settings of the clients of upstream's extension servers.
 const (
-	qps            = 200
-	burst          = 400
-	requestTimeout = 10 * time.Second // of TokenReviews, SubjectAccessReviews and the lookup
+	qps   = 200
+	burst = 400
+	// requestTimeout bounds TokenReviews, SubjectAccessReviews and requests for the lookup.
+	requestTimeout = 10 * time.Second
 	retryDelay     = 500 * time.Millisecond
 )
 
-// retryBackoff is that of TokenReviews and SubjectAccessReviews.
+// retryBackoff returns the backoff for TokenReviews and SubjectAccessReviews.
 func retryBackoff() *wait.Backoff {
 	b := webhook.DefaultRetryBackoffWithInitialDelay(retryDelay)
 	return &b
 }
 
-// Connect reads the kubeconfigs. It does not call the host.
+// Connect reads the kubeconfigs and creates the clients. It sends no request to the host.
 func Connect(options Options) (*Cluster, error) {
 	c := options.Config
 	core, err := options.config("kubeconfig", c.Kubeconfig)
@@ -87,7 +88,7 @@ func Connect(options Options) (*Cluster, error) {
 	}, nil
 }
 
-// client returns the client of a kubeconfig, or of core if no file is given.
+// client returns a client with the kubeconfig in file, or with core if file is empty.
 func (o Options) client(flag, file string, core *rest.Config) (kubernetes.Interface, error) {
 	c := rest.CopyConfig(core)
 	if file != "" {
@@ -105,7 +106,7 @@ func (o Options) client(flag, file string, core *rest.Config) (kubernetes.Interf
 	return client, nil
 }
 
-// config reads a kubeconfig; without a file it is that of the pod's service account.
+// config reads a kubeconfig. If file is empty, it returns the configuration of the pod's service account.
 func (o Options) config(flag, file string) (c *rest.Config, err error) {
 	if file != "" {
 		rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}
@@ -128,7 +129,7 @@ func typed(c *rest.Config) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(c)
 }
 
-// dropManagedFields frees what no admission plugin reads.
+// dropManagedFields removes managed fields, which no admission plugin reads, to save memory.
 func dropManagedFields(object any) (any, error) {
 	if accessor, err := meta.Accessor(object); err == nil {
 		accessor.SetManagedFields(nil)

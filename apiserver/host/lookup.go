@@ -20,32 +20,34 @@ import (
 	"quorate.dev/apiserver/authentication"
 )
 
-// The ConfigMap in which an API server publishes how extension servers authenticate its users, and the Role that may
-// read it.
+// These are the ConfigMap in which an API server publishes how extension servers authenticate its users, and the Role
+// that may read the ConfigMap.
 const (
 	configMapName = "extension-apiserver-authentication"
 	readerRole    = "extension-apiserver-authentication-reader"
 )
 
-// Lookup keeps authorities and the names of the front proxy as the host publishes them. Values that are missing or
-// invalid leave the previous ones in use, as in upstream's extension servers.
+// Lookup keeps the authorities and the configuration of the front proxy that the host publishes. A value that is
+// missing or invalid leaves the previous value in use, as in upstream's extension servers.
 type Lookup struct {
-	clients, proxies *authentication.Authority // nil: not looked up
+	// A nil authority is not looked up.
+	clients, proxies *authentication.Authority
 	proxy            atomic.Pointer[authentication.FrontProxy]
 	client           kubernetes.Interface
 	logger           logr.Logger
 }
 
-// Lookup returns the lookup of the authorities of client certificates and of front proxies; nil: not looked up.
+// Lookup returns a lookup that sets clients and proxies, the authorities of client certificates and of front proxies.
+// It does not set an authority that is nil.
 func (c *Cluster) Lookup(clients, proxies *authentication.Authority, logger logr.Logger) *Lookup {
 	return &Lookup{clients: clients, proxies: proxies, client: c.authentication, logger: logger}
 }
 
-// FrontProxy returns the current front proxy, nil as long as none is published.
+// FrontProxy returns the current front proxy, or nil if the host has published none.
 func (l *Lookup) FrontProxy() *authentication.FrontProxy { return l.proxy.Load() }
 
-// Once reads the ConfigMap. As in upstream's extension servers, neither its absence nor invalid content is an error:
-// Run sees when that changes.
+// Once reads the ConfigMap. As in upstream's extension servers, a missing ConfigMap and invalid content are not errors,
+// because Run observes when they change.
 func (l *Lookup) Once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -64,7 +66,7 @@ func (l *Lookup) Once(ctx context.Context) error {
 	return nil
 }
 
-// Run follows the ConfigMap until ctx ends.
+// Run watches the ConfigMap until ctx ends.
 func (l *Lookup) Run(ctx context.Context) error {
 	informer := coreinformers.NewFilteredConfigMapInformer(l.client, metav1.NamespaceSystem, 0, cache.Indexers{},
 		func(options *metav1.ListOptions) {
@@ -80,7 +82,7 @@ func (l *Lookup) Run(ctx context.Context) error {
 	return nil
 }
 
-// update takes over what is valid in a ConfigMap.
+// update uses the valid values in a ConfigMap.
 func (l *Lookup) update(object any) {
 	found, ok := object.(*corev1.ConfigMap)
 	if !ok {
@@ -96,7 +98,7 @@ func (l *Lookup) update(object any) {
 	}
 }
 
-// set replaces the content of an authority, if it is looked up.
+// set replaces the content of an authority, unless the authority is nil.
 func set(authority *authentication.Authority, from *corev1.ConfigMap, key string) error {
 	content := from.Data[key]
 	switch {
@@ -111,7 +113,8 @@ func set(authority *authentication.Authority, from *corev1.ConfigMap, key string
 	return nil
 }
 
-// setFrontProxy replaces all names together. Connections are verified again only if they differ.
+// setFrontProxy replaces the front proxy's configuration as a whole. It does nothing if the configuration is the same,
+// because a change makes all connections verify their certificates again.
 func (l *Lookup) setFrontProxy(data map[string]string) error {
 	if l.proxies == nil {
 		return nil

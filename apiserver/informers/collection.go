@@ -14,47 +14,51 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"quorate.dev/apiserver/registry/follow"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
 
-// Source is the part of the registry that informers use.
+// Source is the part of the registry that informers read from.
 type Source interface {
-	// Cache returns the cache of a resource.
+	// Cache returns the watch cache of a resource.
 	Cache(resource.Match) *watchcache.Cache
-	// FollowEntries calls handle with every entry, existing and future, until ctx ends. before is nil for a new object,
-	// after for a deleted one. synced is called once, after the entries that existed at the start.
-	FollowEntries(ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func()) error
+	// Follow is a follow.Func.
+	Follow(ctx context.Context, key resource.Key, options follow.Options) error
 }
 
-// collection reads one resource from the watch cache in one served version.
+// collection reads the objects of one resource, in one served version, from the watch cache.
 type collection struct {
 	resource schema.GroupVersionResource
 	source   Source
 	catalog  *resource.CatalogHolder
 	logger   logr.Logger
+	failed   func(error)
 	// dynamic is set for a resource that may come and go. While it is not served, it has no objects.
 	dynamic bool
-	opened  atomic.Pointer[open] // nil until the resource is served; changes only for custom resources
+	// opened is nil until the resource is served. It changes only for custom resources.
+	opened atomic.Pointer[open]
 }
 
-// open is a collection whose definition and cache are resolved.
+// open is a collection whose definition and watch cache have been looked up.
 type open struct {
 	resource.Match
-	catalog *resource.Catalog // in which the definition was found
+	// catalog is the catalog in which the definition was found.
+	catalog *resource.Catalog
 	cache   *watchcache.Cache
 	memo    *memo
 }
 
-// isCurrent reports whether a collection is that of the catalog's definition. Definitions of built-in kinds never change.
+// isCurrent reports whether a collection has the definition in the catalog. The definitions of built-in kinds never
+// change.
 func (o *open) isCurrent(catalog *resource.Catalog) bool {
 	return o != nil && (o.Source == resource.BuiltIn || o.catalog == catalog)
 }
 
-// errNotServed is returned while the resource is not served.
+// errNotServed means that the resource is not served.
 var errNotServed = errors.New("the resource is not served")
 
-// open resolves the definition and the cache, once the catalog contains them.
+// open looks up the definition and the watch cache in the current catalog.
 func (c *collection) open() (*open, error) {
 	catalog, known := c.catalog.Current(), c.opened.Load()
 	if known.isCurrent(catalog) {
@@ -74,17 +78,18 @@ func (c *collection) open() (*open, error) {
 	}
 	if !c.opened.CompareAndSwap(known, found) {
 		if other := c.opened.Load(); other.isCurrent(catalog) {
-			return other, nil // the readers share one memo
+			// All readers must share one memo.
+			return other, nil
 		}
 	}
 	return found, nil
 }
 
-// loadTimeout bounds reads while the cache is loading; later reads do not block.
+// loadTimeout bounds reads while the watch cache is loading. Later reads do not block.
 const loadTimeout = 10 * time.Second
 
-// snapshot returns the latest state. When the cache is dropped, which happens when a definition changes, it opens the next
-// one.
+// snapshot returns the latest snapshot of the watch cache. If the cache has been dropped, because the definition has
+// changed, it opens the next cache.
 func (c *collection) snapshot() (o *open, snapshot *watchcache.Snapshot, err error) {
 	const attempts = 3
 	for range attempts {
@@ -109,10 +114,10 @@ func (o *open) latest() (*watchcache.Snapshot, error) {
 	return o.cache.Snapshot(ctx, 0)
 }
 
-// absent reports whether an error means that the resource has no objects.
+// absent reports whether an error means that the collection has no objects because it is dynamic and not served.
 func (c *collection) absent(err error) bool { return c.dynamic && errors.Is(err, errNotServed) }
 
-// get returns the object with a key, "namespace/name" or "name", or nil.
+// get returns the object with a key, "namespace/name" or "name", or nil if there is none.
 func (c *collection) get(key string) (runtime.Object, error) {
 	o, snapshot, err := c.snapshot()
 	if c.absent(err) {
@@ -128,7 +133,7 @@ func (c *collection) get(key string) (runtime.Object, error) {
 	return o.decoded(entry)
 }
 
-// list returns the objects of a namespace, or all objects for "". It skips objects that fail to decode.
+// list returns the objects of a namespace, or all objects for "". It omits objects that cannot be decoded.
 func (c *collection) list(namespace string) ([]any, error) {
 	var objects []any
 	err := c.forEach(namespace, func(o *open, entry *watchcache.Entry) {
@@ -139,14 +144,14 @@ func (c *collection) list(namespace string) ([]any, error) {
 	return objects, err
 }
 
-// keys returns the keys of a namespace, or all keys for "".
+// keys returns the keys of the objects in a namespace, or all keys for "".
 func (c *collection) keys(namespace string) ([]string, error) {
 	var keys []string
 	err := c.forEach(namespace, func(_ *open, entry *watchcache.Entry) { keys = append(keys, keyOf(entry)) })
 	return keys, err
 }
 
-// forEach visits the entries of a namespace, or all entries for "".
+// forEach calls visit for each entry of a namespace, or for all entries for "".
 func (c *collection) forEach(namespace string, visit func(*open, *watchcache.Entry)) error {
 	o, snapshot, err := c.snapshot()
 	if c.absent(err) {
@@ -176,13 +181,13 @@ func keyOf(entry *watchcache.Entry) string {
 	return entry.Name()
 }
 
-// decoded returns the object of an entry. It is shared and must not be changed.
+// decoded returns the object of an entry. The object is shared and must not be changed.
 func (o *open) decoded(entry *watchcache.Entry) (runtime.Object, error) {
 	decode := func() (runtime.Object, error) { return o.decode(entry) }
 	return o.memo.at(entry.Path(), entry.Revision(), len(entry.Stored()), decode).object()
 }
 
-// readable returns nil for an absent entry and for one that fails to decode, which it logs.
+// readable returns the object of an entry, or nil if the entry is nil or cannot be decoded, which it logs.
 func (c *collection) readable(o *open, entry *watchcache.Entry) runtime.Object {
 	if entry == nil {
 		return nil

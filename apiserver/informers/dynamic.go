@@ -8,17 +8,17 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// dynamicFactory adds resources of any kind to a factory.
+// dynamicFactory adds informers for resources of any kind to a factory.
 type dynamicFactory struct {
 	informers.SharedInformerFactory
 	options Options
 	typed   map[schema.GroupVersionResource]bool
 }
 
-// Dynamic returns a factory with the informers of New, whose ForResource also has those of all other resources that are
-// served, or will be: built-in kinds as typed objects, custom ones as unstructured objects. They are for readers without
-// event handlers: policies read their parameters from them. They have no goroutines, so that upstream, which stops them
-// together when a policy no longer has parameters, has nothing to stop.
+// Dynamic returns a factory with the informers of New, whose ForResource also returns informers for all other resources
+// that are or will be served: with typed objects for built-in kinds, and unstructured objects for custom resources.
+// These informers do not support event handlers: policies read their parameters from them. They have no goroutines, so
+// that there is nothing to stop when upstream stops all informers of a policy that no longer has parameters.
 func Dynamic(factory informers.SharedInformerFactory, options Options) informers.SharedInformerFactory {
 	f := &dynamicFactory{SharedInformerFactory: factory, options: options, typed: map[schema.GroupVersionResource]bool{}}
 	for _, kind := range kinds() {
@@ -37,13 +37,13 @@ func (f *dynamicFactory) ForResource(name schema.GroupVersionResource) (informer
 	return view{made}, nil
 }
 
-// Start implements informers.SharedInformerFactory. The server starts the typed informers.
+// Start implements informers.SharedInformerFactory. It does nothing, because the server starts the typed informers.
 func (f *dynamicFactory) Start(<-chan struct{}) {}
 
 // StartWithContext implements informers.SharedInformerFactory.
 func (f *dynamicFactory) StartWithContext(context.Context) {}
 
-// view implements informers.GenericInformer.
+// view is an informer and its lister. It implements informers.GenericInformer.
 type view struct{ informer *informer }
 
 // Informer implements informers.GenericInformer.

@@ -9,21 +9,23 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// index maps the values of an index function to keys. It holds no objects.
+// index maps the values of an index function to the keys of objects. It does not hold the objects.
 type index struct {
 	function     cache.IndexFunc
 	registration cache.ResourceEventHandlerRegistration
 
-	mu      sync.RWMutex
-	byValue map[string]map[string]struct{} // keys by value; Invariant: the inverse of byKey, without empty sets
-	byKey   map[string][]string            // values by key
+	mu sync.RWMutex
+	// byValue has sets of keys by value. Invariant: byValue is the inverse of byKey, and no set is empty.
+	byValue map[string]map[string]struct{}
+	// byKey has the values by key.
+	byKey map[string][]string
 }
 
-// indexes are the indexes by name.
+// indexes are the indexes of an informer by name.
 type indexes map[string]*index
 
-// AddIndexers implements cache.SharedIndexInformer. The namespace index is ignored: the watch cache is ordered by
-// namespace.
+// AddIndexers implements cache.SharedIndexInformer. It ignores the namespace index, because the watch cache is ordered
+// by namespace.
 func (i *informer) AddIndexers(functions cache.Indexers) error {
 	for name, function := range functions {
 		if name == cache.NamespaceIndex {
@@ -40,7 +42,8 @@ func (i *informer) AddIndexers(functions cache.Indexers) error {
 		i.mu.Lock()
 		added.registration = registration
 		i.mu.Unlock()
-		i.closeIfSynced() // the handler may have synced before registration was set
+		// The handler may have synced before registration was set.
+		i.closeIfSynced()
 	}
 	return nil
 }
@@ -64,7 +67,7 @@ func (x *index) OnUpdate(_, object any) { x.set(object, true) }
 // OnDelete implements cache.ResourceEventHandler.
 func (x *index) OnDelete(object any) { x.set(object, false) }
 
-// set updates the values of an object. An error of the function means no values.
+// set updates the values of an object. An object for which the function returns an error has no values.
 func (x *index) set(object any, present bool) {
 	key, err := cache.MetaNamespaceKeyFunc(object)
 	if err != nil {
@@ -94,7 +97,7 @@ func (x *index) set(object any, present bool) {
 	}
 }
 
-// keys returns the keys that have any of the values, sorted.
+// keys returns the sorted keys of the objects with any of the given values.
 func (x *index) keys(values ...string) []string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -11,21 +11,28 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// informer implements cache.SharedIndexInformer. Its store reads the watch cache. Every handler follows the resource
-// separately and gets all events in order.
+// informer implements cache.SharedIndexInformer. Its store reads from the watch cache. Each handler follows the
+// resource independently and gets all events in order.
 type informer struct {
 	*collection
 
-	mu       sync.Mutex      // guards running, stopped, used, handlers and indexes
-	running  context.Context // nil before Run
-	stopped  bool            // Invariant: once set, no handler is added
-	used     bool            // the store or HasSynced is used, so the cache is loaded at the start
+	// mu guards running, stopped, used, handlers and indexes.
+	mu sync.Mutex
+	// running is the context of Run; nil before Run.
+	running context.Context
+	// stopped is set when Run has returned. Invariant: while it is set, no handler is added.
+	stopped bool
+	// used is set if the store or HasSyncedChecker has been used, so that Run loads the watch cache.
+	used     bool
 	handlers []*registration
 	indexes  indexes
 
-	loading atomic.Bool   // set while and after the cache is loaded
-	loaded  chan struct{} // closed when the cache is loaded
-	synced  chan struct{} // closed under mu when the cache is loaded and all indexes are built
+	// loading is set while and after the watch cache is loaded.
+	loading atomic.Bool
+	// loaded is closed when the watch cache has been loaded.
+	loaded chan struct{}
+	// synced is closed, with mu locked, when the watch cache has been loaded and all indexes have been built.
+	synced chan struct{}
 }
 
 var _ cache.SharedIndexInformer = &informer{}
@@ -34,7 +41,7 @@ func newInformer(name schema.GroupVersionResource, options Options) *informer {
 	return &informer{
 		collection: &collection{
 			resource: name, source: options.Source, catalog: options.Catalog,
-			logger: options.Logger.WithValues("resource", name.GroupResource().String()),
+			failed: options.Failed, logger: options.Logger.WithValues("resource", name.GroupResource().String()),
 		},
 		indexes: indexes{},
 		loaded:  make(chan struct{}),
@@ -65,13 +72,17 @@ var (
 	errNoEvents = errors.New("the informer of a resource that may come and go has no events")
 )
 
-// AddEventHandlerWithResyncPeriod implements cache.SharedInformer. It never resyncs: no event is lost.
-func (i *informer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, _ time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+// AddEventHandlerWithResyncPeriod implements cache.SharedInformer. It does not resync, because no event is lost.
+func (i *informer) AddEventHandlerWithResyncPeriod(
+	handler cache.ResourceEventHandler, _ time.Duration,
+) (cache.ResourceEventHandlerRegistration, error) {
 	return i.AddEventHandler(handler)
 }
 
 // AddEventHandlerWithOptions implements cache.SharedInformer.
-func (i *informer) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, _ cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+func (i *informer) AddEventHandlerWithOptions(
+	handler cache.ResourceEventHandler, _ cache.HandlerOptions,
+) (cache.ResourceEventHandlerRegistration, error) {
 	return i.AddEventHandler(handler)
 }
 
@@ -124,18 +135,20 @@ func (i *informer) RunWithContext(ctx context.Context) {
 	i.stopped = true
 }
 
-// load starts loading the cache in the background, once.
+// load starts to load the watch cache in the background, unless it has been started.
 func (i *informer) load() {
 	o, err := i.open()
 	if err != nil {
-		return // HasSynced retries
+		// HasSynced calls load again.
+		return
 	}
 	if !i.loading.CompareAndSwap(false, true) {
 		return
 	}
 	go func() {
 		if _, err := o.cache.Snapshot(context.Background(), 0); err != nil {
-			i.loading.Store(false) // shutdown, or the definition has changed: HasSynced retries
+			// The server shuts down, or the definition has changed; HasSynced calls load again.
+			i.loading.Store(false)
 			return
 		}
 		close(i.loaded)
@@ -143,7 +156,8 @@ func (i *informer) load() {
 	}()
 }
 
-// HasSynced implements cache.SharedInformer. It reports whether the cache is loaded and the indexes are built.
+// HasSynced implements cache.SharedInformer. It reports whether the watch cache has been loaded and the indexes have
+// been built.
 func (i *informer) HasSynced() bool {
 	if !isClosed(i.loaded) {
 		i.load()
@@ -154,7 +168,7 @@ func (i *informer) HasSynced() bool {
 	return i.complete()
 }
 
-// complete reports whether the cache is loaded and the indexes are built. The caller holds i.mu.
+// complete reports whether the watch cache has been loaded and the indexes have been built. The caller must hold i.mu.
 func (i *informer) complete() bool {
 	for _, index := range i.indexes {
 		if index.registration == nil || !index.registration.HasSynced() {
@@ -164,7 +178,7 @@ func (i *informer) complete() bool {
 	return isClosed(i.loaded)
 }
 
-// closeIfSynced closes synced if complete.
+// closeIfSynced closes synced if complete returns true.
 func (i *informer) closeIfSynced() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -173,8 +187,8 @@ func (i *informer) closeIfSynced() {
 	}
 }
 
-// HasSyncedChecker implements cache.SharedInformer. It marks the informer as used, so that a resource that is not
-// served yet is loaded when the informer runs.
+// HasSyncedChecker implements cache.SharedInformer. It marks the informer as used, so that Run loads a resource that is
+// not served yet.
 func (i *informer) HasSyncedChecker() cache.DoneChecker {
 	i.mu.Lock()
 	i.used = true
@@ -183,7 +197,7 @@ func (i *informer) HasSyncedChecker() cache.DoneChecker {
 	return checker{name: i.resource.String(), done: i.synced}
 }
 
-// SetWatchErrorHandler implements cache.SharedInformer. There is no watch that could fail.
+// SetWatchErrorHandler implements cache.SharedInformer. It does nothing, because there is no watch that could fail.
 func (i *informer) SetWatchErrorHandler(cache.WatchErrorHandler) error { return nil }
 
 // SetWatchErrorHandlerWithContext implements cache.SharedInformer.
@@ -191,8 +205,8 @@ func (i *informer) SetWatchErrorHandlerWithContext(cache.WatchErrorHandlerWithCo
 	return nil
 }
 
-// SetTransform implements cache.SharedInformer. Decoded objects are shared between informers' users and must not be
-// changed.
+// SetTransform implements cache.SharedInformer. It rejects transforms, because decoded objects are shared between the
+// users of informers and must not be changed.
 func (i *informer) SetTransform(transform cache.TransformFunc) error {
 	if transform == nil {
 		return nil
@@ -213,7 +227,7 @@ func (i *informer) GetStore() cache.Store { return i.GetIndexer() }
 // GetController implements cache.SharedInformer.
 func (i *informer) GetController() cache.Controller { return passive{i} }
 
-// passive is a controller without work: the watch cache drives the informer.
+// passive is a controller that does nothing, because the watch cache drives the informer.
 type passive struct{ *informer }
 
 // RunWithContext implements cache.Controller.

@@ -1,18 +1,18 @@
-// Package informers implements client-go's informers on the watch cache, for upstream's admission plugins, authorizers,
-// quota and controllers. An informer holds no copy of the objects: its store reads watch-cache snapshots and decodes
-// entries on demand; recently decoded objects are kept (memo).
+// Package informers implements client-go's informers on the watch cache, for upstream's admission plugins,
+// authorizers, quota and controllers. An informer has no copy of the objects: its store reads snapshots of the watch
+// cache and decodes entries on demand. A memo caches recently decoded objects.
 //
-// Path of an event: Source.FollowEntries calls each registration with the entries before and after a change; the
-// registration decodes both through the memo and calls its handler. Every handler follows the resource in its own
-// goroutine, so a slow handler delays no other one, and there is no shared queue to overflow. Indexes are handlers too:
-// they map values to keys and hold no objects. An index may therefore lag behind the store; reads through it return the
-// current state of the objects it finds.
+// Path of an event: Source.Follow calls each registration with the entries before and after a change; the
+// registration decodes both through the memo and calls its handler. Each handler follows the resource in its own
+// goroutine, so that a slow handler does not delay other handlers, and no shared queue can overflow. Indexes are
+// handlers too: they map values to keys and have no objects. An index may therefore lag behind the store; reads
+// through an index return the current state of the objects that it finds.
 //
-// client-go's SharedInformerFactory over the local client was rejected: it would hold every object decoded, per
-// version, and copy what the watch cache already has.
+// Rejected alternative: client-go's SharedInformerFactory with the local client. It would keep every object decoded,
+// in each version, in addition to the watch cache.
 //
-// Lock order: informer.mu before index.mu, memo.mu and the locks of the watch cache. Handlers run without any of these
-// locks.
+// Lock order: informer.mu before index.mu, memo.mu and the locks of the watch cache. Handlers are called without any
+// of these locks.
 package informers
 
 import (
@@ -43,21 +43,25 @@ import (
 
 // Options configure a factory.
 type Options struct {
-	// Client serves kinds that are not in kinds. Optional for All.
+	// Client is the client of informers for kinds that the function kinds omits. It is optional for All.
 	Client kubernetes.Interface
 	Source Source
 	// Catalog must contain the definitions when the factory is started.
 	Catalog *resource.CatalogHolder
 	Logger  logr.Logger
+	// Failed is called with the panic of a handler, which gets no more events. It must not block. nil: the process ends.
+	Failed func(error)
 }
 
-// New returns a factory. Informers may be requested before the catalog is published; events and reads start with the
-// factory.
+// New returns a factory. Informers may be requested before the catalog is published; events and reads start when the
+// factory is started.
 func New(options Options) informers.SharedInformerFactory {
 	factory := informers.NewSharedInformerFactory(options.Client, 0)
 	for _, kind := range kinds() {
 		informer := newInformer(kind.resource, options)
-		factory.InformerFor(kind.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return informer })
+		factory.InformerFor(kind.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
+			return informer
+		})
 	}
 	return factory
 }
@@ -71,7 +75,9 @@ func All(options Options) informers.SharedInformerFactory {
 				continue
 			}
 			informer := newInformer(schema.GroupVersionResource{Group: d.Group, Version: v.Name, Resource: d.Plural}, options)
-			factory.InformerFor(v.Codec.NewExternal(), func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return informer })
+			factory.InformerFor(v.Codec.NewExternal(), func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
+				return informer
+			})
 		}
 	}
 	return factory
@@ -82,11 +88,12 @@ type kind struct {
 	resource schema.GroupVersionResource
 }
 
-// kinds are the kinds read by upstream's server components.
+// kinds returns the kinds that upstream's server components read.
 func kinds() []kind {
 	core, storage := corev1.SchemeGroupVersion.WithResource, storagev1.SchemeGroupVersion.WithResource
 	rbac, dynamic := rbacv1.SchemeGroupVersion.WithResource, resourcev1.SchemeGroupVersion.WithResource
-	networking, admission := networkingv1.SchemeGroupVersion.WithResource, admissionregistrationv1.SchemeGroupVersion.WithResource
+	networking, admission :=
+		networkingv1.SchemeGroupVersion.WithResource, admissionregistrationv1.SchemeGroupVersion.WithResource
 	return []kind{
 		{&corev1.ConfigMap{}, core("configmaps")},
 		{&corev1.Endpoints{}, core("endpoints")}, //nolint:staticcheck // still served
@@ -117,10 +124,19 @@ func kinds() []kind {
 		{&rbacv1.RoleBinding{}, rbac("rolebindings")},
 		{&rbacv1.ClusterRole{}, rbac("clusterroles")},
 		{&rbacv1.ClusterRoleBinding{}, rbac("clusterrolebindings")},
-		{&certificatesv1.CertificateSigningRequest{}, certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")},
-		{&certificatesv1beta1.PodCertificateRequest{}, certificatesv1beta1.SchemeGroupVersion.WithResource("podcertificaterequests")},
+		{
+			&certificatesv1.CertificateSigningRequest{},
+			certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests"),
+		},
+		{
+			&certificatesv1beta1.PodCertificateRequest{},
+			certificatesv1beta1.SchemeGroupVersion.WithResource("podcertificaterequests"),
+		},
 		{&flowcontrolv1.FlowSchema{}, flowcontrolv1.SchemeGroupVersion.WithResource("flowschemas")},
-		{&flowcontrolv1.PriorityLevelConfiguration{}, flowcontrolv1.SchemeGroupVersion.WithResource("prioritylevelconfigurations")},
+		{
+			&flowcontrolv1.PriorityLevelConfiguration{},
+			flowcontrolv1.SchemeGroupVersion.WithResource("prioritylevelconfigurations"),
+		},
 		{&admissionregistrationv1.MutatingAdmissionPolicy{}, admission("mutatingadmissionpolicies")},
 		{&admissionregistrationv1.MutatingAdmissionPolicyBinding{}, admission("mutatingadmissionpolicybindings")},
 		{&admissionregistrationv1.MutatingWebhookConfiguration{}, admission("mutatingwebhookconfigurations")},

@@ -6,21 +6,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// memoBytes bounds the stored size of the decoded objects kept per resource. Decoded objects are about six times as
-// large.
+// memoBytes bounds the stored size of the decoded objects that are cached for each resource. Decoded objects take about
+// six times as much memory.
 const memoBytes = 1 << 20
 
-// memo caches decoded objects by path and revision in two generations. A read object moves to the young generation;
-// when that exceeds half of the budget, it becomes the old one and the previous old one is dropped.
+// memo caches decoded objects by path and revision in two generations. An object that is read moves to the young
+// generation. When the young generation exceeds half of memoBytes, it becomes the old generation and replaces the
+// previous one.
 //
-// Invariant: bytes is the stored size of the young generation, at most memoBytes/2; the old one is not larger.
+// Invariant: bytes is the stored size of the young generation and at most memoBytes/2. The old generation exceeds
+// memoBytes/2 by at most one entry.
 type memo struct {
-	mu         sync.Mutex // not held while decoding
+	// mu is not held while an object is decoded.
+	mu         sync.Mutex
 	young, old map[string]memoEntry
-	bytes      int // of the young generation
+	bytes      int
 }
 
-// memoEntry are the two latest states of an object: event handlers need the states before and after a change.
+// memoEntry has the two latest states of an object, because event handlers need the states before and after a change.
 type memoEntry struct{ last, former *decodedState }
 
 func (r memoEntry) at(revision int64) *decodedState {
@@ -41,14 +44,14 @@ func (r memoEntry) bytes() (sum int) {
 	return sum
 }
 
-// decodedState is one state of an object. The first caller of object decodes it; concurrent callers wait.
+// decodedState is one state of an object. The first call of object decodes it; concurrent callers wait for the result.
 type decodedState struct {
 	revision int64
 	bytes    int
 	object   func() (runtime.Object, error)
 }
 
-// at returns the state of an object at a revision. It is cached unless a newer state is.
+// at returns the state of an object at a revision. It caches the state unless a newer state is cached.
 func (m *memo) at(path string, revision int64, bytes int, decode func() (runtime.Object, error)) *decodedState {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// store implements cache.Indexer on the watch cache. It is read-only. Methods without an error result log read errors.
+// store implements a read-only cache.Indexer on the watch cache. Methods that cannot return an error log it.
 type store struct{ *informer }
 
 var _ cache.Indexer = store{}
@@ -128,7 +128,7 @@ func (s store) ByIndex(name, value string) ([]any, error) {
 	return s.objects(keys)
 }
 
-// objects returns the existing objects of the keys.
+// objects returns the objects with the given keys that exist.
 func (s store) objects(keys []string) ([]any, error) {
 	var objects []any
 	for _, key := range keys {

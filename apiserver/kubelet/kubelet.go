@@ -1,5 +1,5 @@
-// Package kubelet serves the subresources that connect clients with nodes, pods and Services: log, exec, attach,
-// portforward and proxy. Upstream's code resolves the backend address; this package makes the connection.
+// Package kubelet serves the connect subresources of nodes, pods and Services: log, exec, attach, portforward and
+// proxy. Upstream's code determines the address of the backend; this package connects to it.
 package kubelet
 
 import (
@@ -33,40 +33,43 @@ import (
 
 // Options configure the connections to kubelets.
 type Options struct {
-	// AddressTypes are types of node addresses, preferred first.
+	// AddressTypes are the types of node addresses, the preferred type first.
 	AddressTypes []string
-	// CertFile and KeyFile are the client certificate for kubelets.
+	// CertFile and KeyFile are the client certificate for connections to kubelets.
 	CertFile, KeyFile string
-	// CAFile has the CA of the kubelets' serving certificates; empty disables verification.
+	// CAFile has the certificate authorities of the kubelets' serving certificates. If it is empty, certificates are
+	// not verified.
 	CAFile string
-	// Port is used for kubelets that report none; 0 means 10250.
+	// Port is the port of kubelets that report none; 0 means 10250.
 	Port uint
-	// BytesPerSecond limits each connection; 0 means no limit.
+	// BytesPerSecond limits the bandwidth of each connection; 0 means no limit.
 	BytesPerSecond int64
-	// Dial connects to nodes, pods and Services; nil: directly.
+	// Dial connects to nodes, pods and Services; nil connects directly.
 	Dial utilnet.DialFunc
 
 	Authorizer authorizer.Authorizer
 	Registerer prometheus.Registerer
 }
 
-// Kubelets proxies requests to nodes, pods and Services.
+// Kubelets connects clients to nodes, pods and Services.
 type Kubelets struct {
 	objects    resource.Client
 	authorizer authorizer.Authorizer
 	nodes      client.ConnectionInfoGetter
-	// pods is the transport to pods, Services and other ports of nodes. It does not verify certificates, like
-	// kube-apiserver's: their names are not known.
+	// pods is the transport to pods, Services and other ports of nodes. Like kube-apiserver's, it does not verify
+	// certificates, because the names in them are not known.
 	pods           http.RoundTripper
 	bytesPerSecond int64
 	metrics        *metrics
 }
 
-// New returns the adapter to the nodes in objects.
+// New returns Kubelets that read nodes, pods and Services from objects.
 func New(objects resource.Client, options Options) (*Kubelets, error) {
 	config := client.KubeletClientConfig{
 		Port: options.Port, PreferredAddressTypes: options.AddressTypes,
-		TLSClientConfig: client.KubeletTLSConfig{CertFile: options.CertFile, KeyFile: options.KeyFile, CAFile: options.CAFile},
+		TLSClientConfig: client.KubeletTLSConfig{
+			CertFile: options.CertFile, KeyFile: options.KeyFile, CAFile: options.CAFile,
+		},
 	}
 	if options.Dial != nil {
 		config.Lookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) { return options.Dial, nil }
@@ -74,7 +77,10 @@ func New(objects resource.Client, options Options) (*Kubelets, error) {
 	if config.Port == 0 {
 		config.Port = ports.KubeletPort
 	}
-	k := &Kubelets{objects: objects, authorizer: options.Authorizer, bytesPerSecond: options.BytesPerSecond, metrics: newMetrics(options.Registerer)}
+	k := &Kubelets{
+		objects: objects, authorizer: options.Authorizer, bytesPerSecond: options.BytesPerSecond,
+		metrics: newMetrics(options.Registerer),
+	}
 	var err error
 	if k.nodes, err = client.NewNodeConnectionInfoGetter(client.NodeGetterFunc(k.node), config); err != nil {
 		return nil, fmt.Errorf("create the kubelet client: %w", err)
@@ -85,7 +91,7 @@ func New(objects resource.Client, options Options) (*Kubelets, error) {
 	return k, nil
 }
 
-// Resources used to resolve backends.
+// These are the resources that determine the address of a backend.
 var (
 	nodes     = schema.GroupResource{Resource: "nodes"}
 	pods      = schema.GroupResource{Resource: "pods"}
@@ -93,7 +99,7 @@ var (
 	endpoints = schema.GroupResource{Resource: "endpoints"}
 )
 
-// node implements the node getter of upstream's kubelet client.
+// node reads a node. It implements the getter of upstream's kubelet client.
 func (k *Kubelets) node(ctx context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
 	found, err := k.getter(nodes, "").Get(ctx, name, nil)
 	if err != nil {
@@ -110,7 +116,7 @@ func (k *Kubelets) node(ctx context.Context, name string, _ metav1.GetOptions) (
 	return node, nil
 }
 
-// collection implements upstream's ResourceGetter for one resource and namespace.
+// collection implements upstream's ResourceGetter for one resource in one namespace.
 type collection struct {
 	objects   resource.Client
 	resource  schema.GroupResource
@@ -121,21 +127,24 @@ func (k *Kubelets) getter(resource schema.GroupResource, namespace string) colle
 	return collection{k.objects, resource, namespace}
 }
 
-// Get reads an object from etcd. As in kube-apiserver, a NotFound error has the resource of the request: "pods" also if
-// the pod's node is missing.
+// Get reads an object without using the cache. As in kube-apiserver, a NotFound error has the resource of the request,
+// which is "pods" also if the node of the pod is missing.
 func (c collection) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	if complaints := path.IsValidPathSegmentName(name); len(complaints) > 0 {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", name, strings.Join(complaints, ";")))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", name,
+			strings.Join(complaints, ";")))
 	}
 	found, err := c.objects.Get(ctx,
 		resource.Key{GroupResource: c.resource, Namespace: c.namespace, Name: name}, resource.ReadOptions{})
 	if record := request.From(ctx); record != nil && apierrors.IsNotFound(err) {
-		return nil, apierrors.NewNotFound(schema.GroupResource{Group: record.Info.APIGroup, Resource: record.Info.Resource}, name)
+		return nil, apierrors.NewNotFound(schema.GroupResource{
+			Group: record.Info.APIGroup, Resource: record.Info.Resource,
+		}, name)
 	}
 	return found, err
 }
 
-// optionsOf returns a decoder of query parameters into options of type T.
+// optionsOf returns a function that decodes query parameters into options of the type T.
 func optionsOf[T any, P interface {
 	*T
 	runtime.Object
@@ -152,14 +161,16 @@ func wrongOptions(options runtime.Object) error {
 	return fmt.Errorf("invalid options object: %T", options)
 }
 
-// throttled returns a proxy to location with the configured bandwidth limit.
-func (k *Kubelets) throttled(location *url.URL, transport http.RoundTripper, rewrite, upgradeRequired bool) *proxy.UpgradeAwareHandler {
+// throttled returns a proxy to location that is limited to BytesPerSecond.
+func (k *Kubelets) throttled(
+	location *url.URL, transport http.RoundTripper, rewrite, upgradeRequired bool,
+) *proxy.UpgradeAwareHandler {
 	handler := proxy.NewUpgradeAwareHandler(location, transport, rewrite, upgradeRequired, responder{})
 	handler.MaxBytesPerSec = k.bytesPerSecond
 	return handler
 }
 
-// responder writes the errors of a proxy.
+// responder responds with the errors of a proxy.
 type responder struct{}
 
 func (responder) Error(w http.ResponseWriter, r *http.Request, err error) {

@@ -28,7 +28,7 @@ func (k *Kubelets) PodLog() *resource.Connect {
 	}
 }
 
-func (k *Kubelets) log(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) log(ctx context.Context, call resource.Call) (http.Handler, error) {
 	options, ok := call.Body.(*api.PodLogOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
@@ -58,13 +58,15 @@ func verification(skipped bool) string {
 	return "enforce_tls"
 }
 
-// logReader copies a response of a kubelet to the client.
+// logReader copies the response of a kubelet to the client.
 type logReader struct {
-	location *url.URL // nil: the container has not started
+	// location is nil if the container has not started.
+	location *url.URL
 	client   http.Client
 	pod      string
-	follow   bool // flush every chunk
-	metrics  *metrics
+	// follow is set if each chunk must be flushed.
+	follow  bool
+	metrics *metrics
 }
 
 func (l *logReader) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -89,13 +91,15 @@ func (l *logReader) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	_ = control.Flush()
 	if !l.follow {
-		_, _ = io.Copy(w, source) // either side has closed the connection
+		// An error means that one side has closed the connection.
+		_, _ = io.Copy(w, source)
 		return
 	}
 	_, _ = io.Copy(flushed{w, control}, source)
 }
 
-// open sends the request to the kubelet. It is canceled with ctx, so that the kubelet stops reading an abandoned log.
+// open sends the request to the kubelet. The request is cancelled when ctx ends, so that the kubelet stops reading an
+// abandoned log.
 func (l *logReader) open(ctx context.Context) (io.ReadCloser, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, l.location.String(), nil)
 	if err != nil {
@@ -116,7 +120,7 @@ func (l *logReader) open(ctx context.Context) (io.ReadCloser, error) {
 	return response.Body, nil
 }
 
-// flushed flushes every write.
+// flushed flushes after each write.
 type flushed struct {
 	w       io.Writer
 	control *http.ResponseController

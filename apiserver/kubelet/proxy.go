@@ -13,9 +13,10 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// proxied are the methods of proxy subresources.
+// proxied are the methods that proxy subresources support.
 var proxied = []string{
-	http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodHead, http.MethodOptions,
+	http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+	http.MethodHead, http.MethodOptions,
 }
 
 // PodProxy serves pods/proxy.
@@ -25,15 +26,19 @@ func (k *Kubelets) PodProxy() *resource.Connect {
 
 // ServiceProxy serves services/proxy.
 func (k *Kubelets) ServiceProxy() *resource.Connect {
-	return &resource.Connect{Methods: proxied, Path: true, Options: optionsOf[api.ServiceProxyOptions](), Handler: k.serviceProxy}
+	return &resource.Connect{
+		Methods: proxied, Path: true, Options: optionsOf[api.ServiceProxyOptions](), Handler: k.serviceProxy,
+	}
 }
 
 // NodeProxy serves nodes/proxy.
 func (k *Kubelets) NodeProxy() *resource.Connect {
-	return &resource.Connect{Methods: proxied, Path: true, Options: optionsOf[api.NodeProxyOptions](), Handler: k.nodeProxy}
+	return &resource.Connect{
+		Methods: proxied, Path: true, Options: optionsOf[api.NodeProxyOptions](), Handler: k.nodeProxy,
+	}
 }
 
-func (k *Kubelets) podProxy(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) podProxy(ctx context.Context, call resource.Call) (http.Handler, error) {
 	options, ok := call.Body.(*api.PodProxyOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
@@ -45,7 +50,7 @@ func (k *Kubelets) podProxy(ctx context.Context, _ resource.Client, call resourc
 	return k.proxyTo(location, options.Path, transport), nil
 }
 
-func (k *Kubelets) serviceProxy(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) serviceProxy(ctx context.Context, call resource.Call) (http.Handler, error) {
 	options, ok := call.Body.(*api.ServiceProxyOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
@@ -57,7 +62,7 @@ func (k *Kubelets) serviceProxy(ctx context.Context, _ resource.Client, call res
 	return k.proxyTo(location, options.Path, k.pods), nil
 }
 
-func (k *Kubelets) nodeProxy(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) nodeProxy(ctx context.Context, call resource.Call) (http.Handler, error) {
 	options, ok := call.Body.(*api.NodeProxyOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
@@ -69,8 +74,8 @@ func (k *Kubelets) nodeProxy(ctx context.Context, _ resource.Client, call resour
 	return k.proxyTo(location, options.Path, transport), nil
 }
 
-// proxyTo returns a proxy to a path of the location. It rewrites links and redirects in responses to go through this
-// server.
+// proxyTo returns a proxy to a path at location. It rewrites the links and redirects in responses, so that clients
+// follow them through this server.
 func (k *Kubelets) proxyTo(location *url.URL, path string, transport http.RoundTripper) http.Handler {
 	location.Path = utilnet.JoinPreservingTrailingSlash(location.Path, path)
 	return k.throttled(location, transport, true, false)

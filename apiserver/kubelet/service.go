@@ -14,8 +14,8 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/core"
 )
 
-// serviceLocation returns a random endpoint of a Service. The request names it as "name", "name:port" or
-// "scheme:name:port", with the name or number of the port.
+// serviceLocation returns the URL of a random endpoint of a Service. asked is "name", "name:port" or
+// "scheme:name:port", where port is the name or the number of a Service port.
 func (k *Kubelets) serviceLocation(ctx context.Context, namespace, asked string) (*url.URL, error) {
 	scheme, name, port, ok := utilnet.SplitSchemeNamePort(asked)
 	if !ok {
@@ -49,7 +49,7 @@ func (k *Kubelets) serviceLocation(ctx context.Context, namespace, asked string)
 	return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", asked))
 }
 
-// portName returns the name of a Service port.
+// portName returns the name of the Service port with the given number.
 func (k *Kubelets) portName(ctx context.Context, namespace, name string, number int64) (string, error) {
 	found, err := k.getter(services, namespace).Get(ctx, name, nil)
 	if err != nil {
@@ -63,7 +63,7 @@ func (k *Kubelets) portName(ctx context.Context, namespace, name string, number 
 	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %d found for service %q", number, name))
 }
 
-// rotated returns the elements rotated to a random start.
+// rotated returns the elements, rotated by a random number of positions.
 func rotated[T any](all []T) []T {
 	if len(all) < 2 {
 		return all
@@ -72,8 +72,8 @@ func rotated[T any](all []T) []T {
 	return slices.Concat(all[start:], all[:start])
 }
 
-// isPod reports whether an address belongs to a pod of the namespace. Endpoints are writable by users, so requests are
-// not proxied to other addresses.
+// isPod reports whether an address belongs to a pod in the namespace. Users can write Endpoints, so that requests must
+// not be proxied to other addresses.
 func (k *Kubelets) isPod(ctx context.Context, namespace string, address api.EndpointAddress) bool {
 	if address.TargetRef == nil || address.TargetRef.Namespace != namespace {
 		return false

@@ -23,7 +23,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// upgradeable are the methods that start a stream. Browsers open WebSockets with GET.
+// upgradeable are the methods that can start a stream. Browsers open WebSockets with GET.
 var upgradeable = []string{http.MethodGet, http.MethodPost}
 
 // PodExec serves pods/exec.
@@ -41,7 +41,7 @@ func (k *Kubelets) PodPortForward() *resource.Connect {
 	return &resource.Connect{Methods: upgradeable, Options: optionsOf[api.PodPortForwardOptions](), Handler: k.forward}
 }
 
-func (k *Kubelets) exec(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) exec(ctx context.Context, call resource.Call) (http.Handler, error) {
 	if err := k.authorizeCreate(ctx); err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (k *Kubelets) exec(ctx context.Context, _ resource.Client, call resource.Ca
 	return k.command("exec", location, kubelet, streams), nil
 }
 
-func (k *Kubelets) attach(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) attach(ctx context.Context, call resource.Call) (http.Handler, error) {
 	if err := k.authorizeCreate(ctx); err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func (k *Kubelets) attach(ctx context.Context, _ resource.Client, call resource.
 	return k.command("attach", location, kubelet, streams), nil
 }
 
-func (k *Kubelets) forward(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) forward(ctx context.Context, call resource.Call) (http.Handler, error) {
 	if err := k.authorizeCreate(ctx); err != nil {
 		return nil, err
 	}
@@ -89,11 +89,15 @@ func (k *Kubelets) forward(ctx context.Context, _ resource.Client, call resource
 	if !k.translates("portforward", features.PortForwardWebsockets, kubelet) {
 		return handler, nil
 	}
-	return proxy.NewTranslatingHandler(handler, proxy.NewTunnelingHandler(handler), wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
+	return proxy.NewTranslatingHandler(handler, proxy.NewTunnelingHandler(handler),
+		wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
 }
 
-// command connects a client with a process. It translates WebSocket to SPDY unless the kubelet supports WebSocket.
-func (k *Kubelets) command(subresource string, location *url.URL, kubelet *client.ConnectionInfo, streams proxy.Options) http.Handler {
+// command returns the handler that connects a client to a process in a container. It translates WebSocket to SPDY
+// unless the kubelet supports WebSocket.
+func (k *Kubelets) command(
+	subresource string, location *url.URL, kubelet *client.ConnectionInfo, streams proxy.Options,
+) http.Handler {
 	handler := k.throttled(location, kubelet.Transport, false, true)
 	if !k.translates(subresource, features.TranslateStreamCloseWebsocketRequests, kubelet) {
 		return handler
@@ -102,7 +106,7 @@ func (k *Kubelets) command(subresource string, location *url.URL, kubelet *clien
 	return proxy.NewTranslatingHandler(handler, translator, wsstream.IsWebSocketRequestWithStreamCloseProtocol)
 }
 
-// translates reports whether this server translates WebSocket for the kubelet, and counts the request.
+// translates reports whether this server translates WebSocket to SPDY for the kubelet, and counts the request.
 func (k *Kubelets) translates(subresource string, gate featuregate.Feature, kubelet *client.ConnectionInfo) bool {
 	if !utilfeature.DefaultFeatureGate.Enabled(gate) {
 		return false
@@ -116,7 +120,8 @@ func (k *Kubelets) translates(subresource string, gate featuregate.Feature, kube
 	return true
 }
 
-// authorizeCreate checks the create permission of requests that start a stream with GET.
+// authorizeCreate checks that the user of a request that starts a stream has the permission for create, also if the
+// method is GET.
 func (k *Kubelets) authorizeCreate(ctx context.Context) error {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.AuthorizePodWebsocketUpgradeCreatePermission) {
 		return nil
@@ -126,7 +131,8 @@ func (k *Kubelets) authorizeCreate(ctx context.Context) error {
 		return apierrors.NewInternalError(errors.New("no authorizer available"))
 	}
 	if record.Info.Verb == "create" {
-		return nil // already authorized
+		// The filters have authorized the request for create.
+		return nil
 	}
 	attributes := record.Attributes
 	attributes.Verb = "create"

@@ -1,4 +1,4 @@
-// Package lazy has values that are made on first use and dropped when they have not been used for some time.
+// Package lazy has values that are created on first use and dropped when they have not been used for some time.
 package lazy
 
 import (
@@ -13,20 +13,23 @@ import (
 // ticks is the number of sweeps in the time after which an unused value is dropped.
 const ticks = 4
 
-// Set drops values that are not used. The zero value is ready for use.
+// Set drops unused values. The zero value is ready to use.
 type Set struct {
-	now atomic.Int64 // number of sweeps
+	// now is the number of sweeps so far.
+	now atomic.Int64
 
 	lock sync.Mutex
 	made map[droppable]struct{}
 }
 
 type droppable interface {
-	// dropUnused drops the value unless it was used after a sweep.
+	// dropUnused drops the value unless it has been used after the sweep number since, and reports whether it has
+	// dropped it.
 	dropUnused(since int64) bool
 }
 
-// Run drops values that have not been used for a time, until ctx ends. They may be kept for a quarter of it longer.
+// Run drops the values that have not been used for the time idle, until ctx ends. A value may be kept for up to a
+// quarter of idle longer.
 func (s *Set) Run(ctx context.Context, clock clock.WithTicker, idle time.Duration) {
 	ticker := clock.NewTicker(idle / ticks)
 	defer ticker.Stop()
@@ -41,7 +44,8 @@ func (s *Set) Run(ctx context.Context, clock clock.WithTicker, idle time.Duratio
 }
 
 func (s *Set) sweep() {
-	since := s.now.Add(1) - ticks - 1 // the use was after that sweep
+	// A value is kept if it has been used after this sweep.
+	since := s.now.Add(1) - ticks - 1
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	for value := range s.made {
@@ -60,14 +64,14 @@ func (s *Set) add(value droppable) {
 	s.made[value] = struct{}{}
 }
 
-// Len returns the number of values that exist.
+// Len returns the number of values that have been created and not dropped.
 func (s *Set) Len() int {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	return len(s.made)
 }
 
-// Value is a value that is made on first use. The zero value is ready for use. It must not be copied.
+// Value is a value that is created on first use. The zero value is ready to use. A Value must not be copied.
 type Value[T any] struct {
 	making  sync.Mutex
 	current atomic.Pointer[made[T]]
@@ -76,17 +80,19 @@ type Value[T any] struct {
 type made[T any] struct {
 	value T
 	err   error
-	used  atomic.Int64 // sweep before the last use
+	// used is the number of sweeps at the last use.
+	used atomic.Int64
 }
 
-// Get returns the value, which it makes if there is none. Callers that need it meanwhile wait. An error is kept like a
-// value. make must always return the same for one Value, and must not use it.
+// Get returns the value, and creates it with make if it does not exist. Concurrent callers wait for it. An error is
+// kept like a value. All calls for one Value must pass an equivalent make, which must not use the Value itself.
 func (v *Value[T]) Get(set *Set, make func() (T, error)) (T, error) {
 	m := v.current.Load()
 	if m == nil {
 		m = v.make(set, make)
 	}
-	if now := set.now.Load(); m.used.Load() != now { // avoids contention for the cache line
+	// The comparison avoids contention for the cache line.
+	if now := set.now.Load(); m.used.Load() != now {
 		m.used.Store(now)
 	}
 	return m.value, m.err

@@ -1,9 +1,10 @@
 // Package memory keeps the process within the memory that its cgroup allows.
 //
-// Configure sets Go's soft memory limit (GOMEMLIMIT) to the limit of the cgroup minus a reserve, so that the garbage collector
-// works harder before the kernel kills the process. The reserve is for memory that Go does not count: the pages of the
-// database file that the embedded etcd member maps, the executable, and the kernel's buffers of connections.
+// Configure sets Go's soft memory limit (GOMEMLIMIT) to the limit of the cgroup minus a reserve, so that the garbage
+// collector works harder before the kernel kills the process. The reserve is for memory that Go does not count: the
+// mapped pages of the embedded etcd member's database file, the executable, and the kernel's buffers of connections.
 //
-// Pressure observes the heap. When the collector can no longer keep it within the limit, requests are rejected: first
-// costly ones, then all that the cluster does not depend on. Next is the decision, as a pure function.
+// Pressure observes the heap. When the garbage collector can no longer keep the heap within the limit, requests are
+// rejected: first the expensive ones, then all except a few kinds that filters.Chain exempts. Next decides about the
+// level as a pure function.
 package memory

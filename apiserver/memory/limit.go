@@ -12,14 +12,16 @@ import (
 	"strings"
 )
 
-// Unlimited is the limit of a process without one.
+// Unlimited is the limit of a process without a memory limit.
 const Unlimited int64 = math.MaxInt64
 
-// unlimitedFrom is a value at which cgroup version 1, which has no word for it, means that there is no limit.
+// unlimitedFrom is the value from which a limit of cgroup version 1, which has no word for "unlimited", means that
+// there is none.
 const unlimitedFrom = 1 << 60
 
-// Configure sets Go's memory limit from the cgroup's unless GOMEMLIMIT sets it. database is the size of the database file up to
-// which its pages should stay in memory, 0 without an embedded member. It returns the limit in effect, or Unlimited.
+// Configure sets Go's memory limit from the limit of the cgroup, unless GOMEMLIMIT sets it. database is the size in
+// bytes of the database file up to which its pages should stay in memory, 0 without an embedded member. Configure
+// returns the limit in effect, or Unlimited.
 func Configure(database int64) int64 {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		if limit := CgroupLimit(os.DirFS("/")); limit != Unlimited {
@@ -33,20 +35,22 @@ func Configure(database int64) int64 {
 func Limit() int64 { return debug.SetMemoryLimit(-1) }
 
 const (
-	// reservedPart of the limit is reserved for the executable and the kernel, but not more than maxReserve.
+	// reservedPart is the reciprocal of the share of the limit, at most maxReserve, that is reserved for the executable
+	// and the kernel.
 	reservedPart = 10
 	maxReserve   = 1 << 30
-	// databasePart of the limit is reserved for the pages of the database file, unless the file cannot grow so large.
+	// databasePart is the reciprocal of the share of the limit that is reserved for the pages of the database file,
+	// unless the file cannot become that large.
 	databasePart = 5
 )
 
-// Reserve returns the part of a limit that Go does not get.
+// Reserve returns the part of a limit in bytes that Go does not use.
 func Reserve(limit, database int64) int64 {
 	return min(limit/reservedPart, maxReserve) + min(limit/databasePart, database)
 }
 
-// CgroupLimit returns the smallest memory limit of the process's cgroup and its ancestors, of version 1 or 2, or Unlimited.
-// root is the root directory.
+// CgroupLimit returns the smallest memory limit of the process's cgroup and its ancestors, in version 1 or 2, or
+// Unlimited. root is the root of the file system.
 func CgroupLimit(root fs.FS) int64 {
 	content, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
@@ -54,7 +58,7 @@ func CgroupLimit(root fs.FS) int64 {
 	}
 	limit := Unlimited
 	for line := range bytes.Lines(content) {
-		// ID:CONTROLLERS:PATH; the hierarchy of version 2 has no controllers.
+		// A line is ID:CONTROLLERS:PATH. The hierarchy of version 2 has no controllers.
 		fields := strings.SplitN(strings.TrimSpace(string(line)), ":", 3)
 		if len(fields) != 3 {
 			continue
@@ -79,8 +83,8 @@ func hasController(list, name string) bool {
 	return false
 }
 
-// smallest returns the smallest limit of a cgroup and its ancestors. In a container, the path can be the host's, and only
-// the root of the mount exists.
+// smallest returns the smallest limit of a cgroup and its ancestors. In a container, group can be a path of the host,
+// of which only the root of the mount exists.
 func smallest(root fs.FS, mount, group, file string) int64 {
 	limit := Unlimited
 	for group = path.Clean("/" + group); ; group = path.Dir(group) {

@@ -10,15 +10,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Level says which requests the process can still serve.
+// Level is how full the memory is, and thereby which requests are rejected.
 type Level int32
 
 const (
-	// Normal: all requests are served.
+	// Normal means that all requests are served.
 	Normal Level = iota
-	// High: costly requests are rejected.
+	// High means that expensive requests are rejected.
 	High
-	// Critical: all requests are rejected that the cluster does not depend on.
+	// Critical means that all requests are rejected except a few kinds that the filter exempts.
 	Critical
 )
 
@@ -26,36 +26,41 @@ func (l Level) String() string {
 	return [...]string{"normal", "high", "critical"}[l]
 }
 
-// Sample is the state of the heap.
+// Sample is the state of the heap at one time.
 type Sample struct {
-	Live  int64 // bytes that the last garbage collection found in use
-	InUse int64 // bytes that count against the limit, including garbage
-	Cycle int64 // number of garbage collections
+	// Live is the number of bytes that the last garbage collection found in use.
+	Live int64
+	// InUse is the number of bytes that count against the limit, including garbage.
+	InUse int64
+	// Cycle is the number of garbage collections.
+	Cycle int64
 }
 
-// State is a level and what it depends on.
+// State is a level and the observations that Next derives the next level from.
 type State struct {
 	Level Level
-	// Live and Cycle are of the last garbage collection that was seen.
+	// Live and Cycle are the values of the last garbage collection that was observed.
 	Live, Cycle int64
-	// Since is when the reason for the level was last observed.
+	// Since is the time at which the reason for the level was last observed.
 	Since time.Time
 }
 
 const (
-	// highPercent and criticalPercent of the limit are the amounts of live memory above which a growing heap raises the level.
+	// highPercent and criticalPercent are the percentages of the limit that live memory must exceed for a growing heap
+	// to raise the level.
 	highPercent, criticalPercent = 80, 90
-	// excessPercent is the use of memory, in percent of the limit, from which on the garbage collector is considered unable to
+	// excessPercent is the percentage of the limit from which memory in use means that the garbage collector cannot
 	// keep the process within the limit.
 	excessPercent = 105
-	// growthPart of the limit is the growth from one garbage collection to the next that counts as growing.
+	// growthPart is the reciprocal of the share of the limit by which live memory must grow between two garbage
+	// collections to count as growing.
 	growthPart = 200
-	// hold is how long a level stays after its reason has gone.
+	// hold is the time for which a level is kept after its reason was last observed.
 	hold = time.Second
 )
 
-// Next returns the state after a sample. The level rises immediately. It falls when no reason for it has been observed for a
-// while: a heap that is nearly full but does not grow can serve requests.
+// Next returns the state after a sample. The level rises immediately. It falls when no reason for it has been observed
+// for the time hold: a heap that is nearly full but does not grow can serve requests.
 func Next(state State, s Sample, limit int64, now time.Time) State {
 	level := Normal
 	if s.Cycle != state.Cycle {
@@ -77,7 +82,7 @@ func Next(state State, s Sample, limit int64, now time.Time) State {
 	return state
 }
 
-// Pressure follows the heap of the process.
+// Pressure observes the heap of the process.
 type Pressure struct {
 	limit   int64
 	level   atomic.Int32
@@ -85,7 +90,7 @@ type Pressure struct {
 	samples []metrics.Sample
 }
 
-// NewPressure returns the pressure of a process with a limit.
+// NewPressure returns the Pressure of a process with a memory limit in bytes.
 func NewPressure(limit int64, logger logr.Logger) *Pressure {
 	return &Pressure{limit: limit, logger: logger, samples: []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
@@ -99,10 +104,10 @@ func (p *Pressure) Level() Level { return Level(p.level.Load()) }
 // sampleInterval is the interval at which the heap is observed.
 const sampleInterval = 100 * time.Millisecond
 
-// logInterval is the minimum time between messages about rejected requests.
+// logInterval is the minimum time between two log lines about rejected requests.
 const logInterval = time.Minute
 
-// Run follows the heap until ctx ends.
+// Run observes the heap until ctx ends.
 func (p *Pressure) Run(ctx context.Context, ticks clock.WithTicker) {
 	if p.limit == Unlimited {
 		return

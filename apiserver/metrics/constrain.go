@@ -12,20 +12,21 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// unexpected replaces the values of a label that are not in its list.
+// unexpected replaces label values that are not allowed.
 const unexpected = "unexpected"
 
-// Constraints leave out metrics and bound the values of labels.
+// Constraints disable metrics and bound the values of labels.
 type Constraints struct {
-	Disabled []string // names of families
-	// Labels maps "family,label" to the allowed values of the label, separated by commas. All other values become
+	// Disabled has the names of the families that are not exported.
+	Disabled []string
+	// Labels maps "family,label" to the allowed values of the label, separated by commas. Other values are replaced by
 	// "unexpected".
 	Labels map[string]string
-	// ShowHidden adds the deprecated metrics that kube-apiserver hides.
+	// ShowHidden adds the deprecated metrics that kube-apiserver hides by default.
 	ShowHidden bool
 }
 
-// ReadLabels returns the Labels of the file of --allow-metric-labels-manifest.
+// ReadLabels reads Labels from the file of --allow-metric-labels-manifest.
 func ReadLabels(file string) (map[string]string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -38,10 +39,14 @@ func ReadLabels(file string) (map[string]string, error) {
 	return labels, nil
 }
 
-// Constrain returns a gatherer of the metrics that the constraints leave, and of the metrics about these metrics.
-// kube-apiserver constrains labels when it measures; here the series are merged when they are read, which reads the same.
+// Constrain returns a gatherer of the metrics that the constraints permit, and of the metrics about these metrics.
+// kube-apiserver constrains labels when it observes a value; here series are merged when they are gathered, which has
+// the same result.
 func Constrain(gatherer prometheus.Gatherer, constraints Constraints) prometheus.Gatherer {
-	c := constrained{Gatherer: gatherer, disabled: constraints.Disabled, showHidden: constraints.ShowHidden, allowed: map[string]map[string][]string{}}
+	c := constrained{
+		Gatherer: gatherer, disabled: constraints.Disabled, showHidden: constraints.ShowHidden,
+		allowed: map[string]map[string][]string{},
+	}
 	for key, values := range constraints.Labels {
 		family, label, _ := strings.Cut(key, ",")
 		if c.allowed[family] == nil {
@@ -56,13 +61,14 @@ type constrained struct {
 	prometheus.Gatherer
 	disabled   []string
 	showHidden bool
-	allowed    map[string]map[string][]string // values by family and label
+	// allowed has the allowed values by family and label.
+	allowed map[string]map[string][]string
 }
 
 // Gather implements prometheus.Gatherer.
 func (c constrained) Gather() ([]*dto.MetricFamily, error) {
 	families, err := c.Gatherer.Gather()
-	about := census{registered: map[registration]int{}}
+	about := familyCounts{registered: map[registration]int{}}
 	families, about.hidden = withHidden(families, c.showHidden)
 	var kept []*dto.MetricFamily
 	for _, family := range families {
@@ -87,8 +93,8 @@ func (c constrained) Gather() ([]*dto.MetricFamily, error) {
 	return kept, err
 }
 
-// constrain returns a family with the values of its labels replaced, and equal series merged. replaced is the number of
-// values.
+// constrain returns a family in which label values have been replaced and series with equal labels have been merged.
+// replaced is the number of replaced values.
 func constrain(family *dto.MetricFamily, allowed map[string][]string) (result *dto.MetricFamily, replaced int) {
 	merged := map[string]*dto.Metric{}
 	for _, series := range family.GetMetric() {
@@ -119,7 +125,7 @@ func constrain(family *dto.MetricFamily, allowed map[string][]string) (result *d
 	return result, replaced
 }
 
-// add adds a series of the same family to another.
+// add adds the values of a series to the values of another series of the same family.
 func add(into, series *dto.Metric) {
 	switch {
 	case into.Counter != nil:
@@ -128,7 +134,8 @@ func add(into, series *dto.Metric) {
 		into.Gauge = &dto.Gauge{Value: sum(into.Gauge.Value, series.GetGauge().Value)}
 	case into.Untyped != nil:
 		into.Untyped = &dto.Untyped{Value: sum(into.Untyped.Value, series.GetUntyped().Value)}
-	case into.Summary != nil: // quantiles cannot be added
+	// Quantiles cannot be added.
+	case into.Summary != nil:
 		into.Summary = &dto.Summary{
 			SampleCount: sum(into.Summary.SampleCount, series.GetSummary().SampleCount),
 			SampleSum:   sum(into.Summary.SampleSum, series.GetSummary().SampleSum),
@@ -138,7 +145,7 @@ func add(into, series *dto.Metric) {
 	}
 }
 
-// addHistograms adds histograms with the same buckets.
+// addHistograms returns the sum of two histograms with the same buckets.
 func addHistograms(a, b *dto.Histogram) *dto.Histogram {
 	result := &dto.Histogram{
 		SampleCount: sum(a.SampleCount, b.SampleCount), SampleSum: sum(a.SampleSum, b.SampleSum),

@@ -1,5 +1,5 @@
-// Package metrics has the metrics registry of one server and its handler. Each package registers its own metrics, with
-// kube-apiserver's names, in the prometheus.Registerer that it gets as an argument.
+// Package metrics has the metrics registry of one server and its HTTP handler. Each package registers its own metrics,
+// with kube-apiserver's names, in the prometheus.Registerer that it gets as an argument.
 package metrics
 
 import (
@@ -13,13 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// NewRegistry returns a registry with the metric of the build. The metrics of the Go runtime and of the process are
-// upstream's, which builtin.MeasureUpstream adds.
+// NewRegistry returns a registry with the metrics of the build. builtin.MeasureUpstream adds upstream's metrics of the
+// Go runtime and the process.
 func NewRegistry(build version.Info) *Registry {
 	registry := &Registry{Registry: prometheus.NewRegistry()}
 	promauto.With(registry).NewGauge(prometheus.GaugeOpts{
 		Name: "kubernetes_build_info",
-		Help: "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+		Help: "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, " +
+			"build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
 		ConstLabels: prometheus.Labels{
 			"major": build.Major, "minor": build.Minor, "git_version": build.GitVersion, "git_commit": build.GitCommit,
 			"git_tree_state": build.GitTreeState, "build_date": build.BuildDate, "go_version": build.GoVersion,
@@ -39,7 +40,7 @@ func NewRegistry(build version.Info) *Registry {
 	return registry
 }
 
-// release returns the numbers of a version such as v1.36.3+quorate.
+// release returns the numbers of a version: 1.36.3 for v1.36.3+quorate.
 func release(version string) string {
 	numbers, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), "+")
 	return numbers

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Registry is the registry of one server. Its vectors can be reset.
+// Registry is the metrics registry of one server. Its vectors can be reset.
 type Registry struct {
 	*prometheus.Registry
 
@@ -17,7 +17,7 @@ type Registry struct {
 	resettable []resettable
 }
 
-// resettable has the vectors, and the OnReset functions of packages that cache their series.
+// resettable is implemented by vectors, and by the OnReset functions of packages that cache their series.
 type resettable interface{ Reset() }
 
 // Register implements prometheus.Registerer.
@@ -52,8 +52,8 @@ func (r *Registry) Reset() {
 	}
 }
 
-// OnReset is called after its vectors were reset, so that a package can drop cached series, which are no longer
-// collected. It must be registered after its vectors. As a prometheus.Collector it collects nothing.
+// OnReset is called after the vectors of a package have been reset, so that the package can drop cached series, which
+// are no longer collected. It must be registered after these vectors. As a prometheus.Collector it collects nothing.
 type OnReset func()
 
 // Reset calls the function.

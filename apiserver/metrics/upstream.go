@@ -7,27 +7,27 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Process is the registry of the process, in which upstream's packages register.
+// Process is the process-wide registry in which upstream's packages register their metrics.
 type Process interface {
 	prometheus.Gatherer
 	Reset()
 }
 
-// Passed returns a collector of the families in process whose names have one of the prefixes.
-func Passed(process Process, prefixes ...string) prometheus.Collector {
-	return passed{Process: process, prefixes: prefixes}
+// FromUpstream returns a collector of the metric families in process whose names have one of the given prefixes.
+func FromUpstream(process Process, prefixes ...string) prometheus.Collector {
+	return upstreamFamilies{Process: process, prefixes: prefixes}
 }
 
-type passed struct {
+type upstreamFamilies struct {
 	Process
 	prefixes []string
 }
 
-// Describe implements prometheus.Collector. It describes nothing, because the families are not known in advance.
-func (passed) Describe(chan<- *prometheus.Desc) {}
+// Describe implements prometheus.Collector. It describes no metric, because the families are not known in advance.
+func (upstreamFamilies) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (p passed) Collect(metrics chan<- prometheus.Metric) {
+func (p upstreamFamilies) Collect(metrics chan<- prometheus.Metric) {
 	families, err := p.Gather()
 	if err != nil {
 		metrics <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
@@ -44,7 +44,7 @@ func (p passed) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-func (p passed) passes(name string) bool {
+func (p upstreamFamilies) passes(name string) bool {
 	for _, prefix := range p.prefixes {
 		if strings.HasPrefix(name, prefix) {
 			return true
@@ -53,7 +53,7 @@ func (p passed) passes(name string) bool {
 	return false
 }
 
-// gathered is a metric, with its labels, from another registry.
+// gathered is a metric with labels that has been gathered from another registry.
 type gathered struct {
 	description *prometheus.Desc
 	metric      *dto.Metric

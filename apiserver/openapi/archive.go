@@ -17,7 +17,7 @@ import (
 //go:embed builtin.zip
 var builtIn []byte
 
-// archive has the documents of the built-in kinds.
+// archive has the documents of the built-in kinds, which the generator has written.
 type archive struct {
 	files map[string]*zip.File
 	index archiveIndex
@@ -25,7 +25,7 @@ type archive struct {
 	shared lazy.Value[*template]
 }
 
-// template returns what documents of custom resources have in common.
+// template returns the parts that all documents of custom resources share.
 func (a *archive) template(idle *lazy.Set) (*template, error) {
 	return a.shared.Get(idle, func() (*template, error) {
 		t := &template{}
@@ -75,7 +75,8 @@ func (a *archive) read(name string) ([]byte, error) {
 	return decompress(compressed)
 }
 
-// gzipped returns a file as a gzip stream. ZIP and gzip share the deflate format, so nothing is recompressed.
+// gzipped returns a file as a gzip stream. ZIP and gzip share the deflate format, so that the content is not
+// compressed again.
 func (a *archive) gzipped(name string) ([]byte, error) {
 	file, ok := a.files[name]
 	if !ok {
@@ -86,7 +87,7 @@ func (a *archive) gzipped(name string) ([]byte, error) {
 		return nil, fmt.Errorf("open %s of OpenAPI archive: %w", name, err)
 	}
 	stream := make([]byte, 0, file.CompressedSize64+18)
-	stream = append(stream, 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255) // deflate, no flags, no time, unknown system
+	stream = append(stream, 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255) // header: deflate, no flags, no time, unknown system
 	deflated, err := io.ReadAll(raw)
 	if err != nil {
 		return nil, fmt.Errorf("read %s of OpenAPI archive: %w", name, err)

@@ -13,23 +13,24 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Client is an OpenAPI client of a Handler in the same process. Upstream's plugin MutatingAdmissionPolicy calls Paths
-// every five seconds: while the catalog has not changed, that is one comparison, and otherwise no document is built before
-// its URL is needed.
+// Client is a client-go OpenAPI client of a Handler in the same process. Upstream's MutatingAdmissionPolicy plugin
+// calls Paths every five seconds. Paths is cheap: while the catalog has not changed it only compares pointers, and it
+// never builds a document.
 type Client struct {
 	handler *Handler
 
 	mu      sync.Mutex
-	catalog *resource.Catalog // of paths
+	catalog *resource.Catalog // catalog that paths was built from
 	paths   map[string]openapi.GroupVersion
 }
 
 var _ openapi.Client = &Client{}
 
-// Client returns a client.
+// Client returns a client of the handler.
 func (h *Handler) Client() *Client { return &Client{handler: h} }
 
-// Paths implements openapi.Client. It returns the paths of all versions that have resources. Callers must not change it.
+// Paths implements openapi.Client. It returns the paths of all versions that have resources. Callers must not change
+// the map.
 func (c *Client) Paths() (map[string]openapi.GroupVersion, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +74,7 @@ func (g *groupVersion) contents() (*contents, error) {
 	return g.handler.contents.of(g.handler.catalogs.Current(), g.handler.archive, g.handler.clock.Now())
 }
 
-// ServerRelativeURL implements openapi.GroupVersion. It is that of the document when it was first called.
+// ServerRelativeURL implements openapi.GroupVersion. It returns the URL that the document had at the first call.
 func (g *groupVersion) ServerRelativeURL() string { return g.url() }
 
 // Schema implements openapi.GroupVersion. It returns the current document.

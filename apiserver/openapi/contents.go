@@ -14,26 +14,26 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// contents describe the documents of one catalog.
+// contents describes the documents of one catalog. It is immutable.
 type contents struct {
 	catalog *resource.Catalog
-	// v3Tags are the entity tags of version 3 documents by path ("apis/apps/v1").
+	// v3Tags has the entity tags of version 3 documents by path ("apis/apps/v1").
 	v3Tags map[string]string
-	// custom are the custom resources whose documents are generated from definitions, by path.
+	// custom has the custom resources whose documents are generated from definitions, by path.
 	custom map[string][]*customResource
-	// customGroups are the groups of custom resources by name.
+	// customGroups has the groups of custom resources by name.
 	customGroups map[string]*customGroup
-	// partial are the paths of version 3 documents whose archived form has more than is served.
+	// partial has the paths of the version 3 documents whose archived form contains resources that are not served.
 	partial map[string]bool
-	// served are the built-in resources, as group/version/plural.
+	// served has the built-in resources that are served, as group/version/plural.
 	served map[string]bool
-	// whole is set if the served built-in resources are the default ones.
+	// whole is set if exactly the built-in resources that are served by default are served.
 	whole bool
 	// v2Tag is the entity tag of the version 2 document.
 	v2Tag string
 	// index is the document that lists the version 3 documents.
 	index []byte
-	// made is the Last-Modified time of the documents.
+	// made is the time of the documents' header Last-Modified.
 	made time.Time
 }
 
@@ -43,6 +43,7 @@ type contentsCache struct {
 	current *contents
 }
 
+// of returns the contents of a catalog, which it builds if they are not cached.
 func (c *contentsCache) of(catalog *resource.Catalog, archive *archive, now time.Time) (*contents, error) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -58,7 +59,8 @@ func (c *contentsCache) of(catalog *resource.Catalog, archive *archive, now time
 	return made, nil
 }
 
-// newContents takes what describes unchanged groups from earlier contents, which may be nil.
+// newContents returns the contents of a catalog. earlier, which may be nil, is the contents of a former catalog; the
+// descriptions of unchanged groups are taken from it.
 func newContents(catalog *resource.Catalog, built archiveIndex, earlier *contents) (*contents, error) {
 	c := &contents{
 		catalog: catalog, v3Tags: map[string]string{}, custom: map[string][]*customResource{},
@@ -128,7 +130,8 @@ func (c *contents) addCustom(group *resource.Group, earlier *contents) {
 	}
 }
 
-// customGroup returns the custom resources of a group. Those that c has too share what was made of them. c may be nil.
+// customGroup returns the custom resources of a group. Custom resources whose definitions have not changed are shared
+// with c, the contents of a former catalog, which may be nil.
 func (c *contents) customGroup(group *resource.Group) *customGroup {
 	var earlier *customGroup
 	if c != nil {
@@ -155,12 +158,13 @@ func (c *contents) byDefault(built archiveIndex) bool {
 	return true
 }
 
-// servedTag is the entity tag of a reduced document.
+// servedTag returns the entity tag of a document that is reduced to the served resources, given the tag of the whole
+// document.
 func (c *contents) servedTag(built string, served []string) string {
 	return fmt.Sprintf("%X", sha512.Sum512([]byte(built+" "+strings.Join(served, " "))))
 }
 
-// isVersionPath reports whether a path is a version's.
+// isVersionPath reports whether a path belongs to a group version, such as "apis/apps/v1".
 func isVersionPath(path string) bool {
 	return strings.HasPrefix(path, "api/") || strings.HasPrefix(path, "apis/") && strings.Count(path, "/") == 2
 }
@@ -172,12 +176,13 @@ func pathOf(gv resource.GroupVersion) string {
 	return "apis/" + gv.Group + "/" + gv.Version
 }
 
-// isGroupPath reports whether a path is a group's or version's.
+// isGroupPath reports whether a path belongs to a group or a group version.
 func isGroupPath(path string) bool {
 	return strings.HasPrefix(path, "apis/") || strings.HasPrefix(path, "api/")
 }
 
-// mergedTag returns the entity tag of the version 2 document, given that of its built-in part.
+// mergedTag returns the entity tag of the version 2 document with custom resources, given the tag of its built-in
+// part.
 func (c *contents) mergedTag(built string) string {
 	if len(c.custom) == 0 {
 		return built

@@ -16,12 +16,13 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// template has the parts of built-in documents that documents of custom resources share; see the generator.
+// template has the parts of built-in documents that the documents of custom resources share. The generator writes it.
 type template struct {
 	V2 dialectTemplate `json:"v2"`
 	V3 dialectTemplate `json:"v3"`
 
-	// shared are the members of version 3 schemas that all documents have; sharedScaled also has those of scales.
+	// shared has the members of version 3 schemas that all documents have; sharedScaled has the members for scales in
+	// addition.
 	shared, sharedScaled deflate.Part
 }
 
@@ -30,7 +31,7 @@ type dialectTemplate struct {
 	Schemas    map[string]json.RawMessage `json:"schemas"`
 }
 
-// compress compresses the schemas and drops their source.
+// compress sets shared and sharedScaled, and drops the schemas that they are made of.
 func (t *template) compress() (err error) {
 	schemas, scaled := object{}, object{}
 	for name, schema := range t.V3.Schemas {
@@ -47,13 +48,13 @@ func (t *template) compress() (err error) {
 	return err
 }
 
-// writer writes paths and schemas of custom resources in one dialect.
+// writer builds the paths and schemas of custom resources for OpenAPI version 2 or 3.
 type writer struct {
 	dialect  crd.Dialect
 	template dialectTemplate
 	paths    object
 	schemas  object
-	// renamed are models whose names collide with built-in models.
+	// renamed has the new names of models whose names collide with built-in models.
 	renamed map[string]string
 }
 
@@ -65,7 +66,7 @@ func newWriter(dialect crd.Dialect, t *template) *writer {
 	return w
 }
 
-// add writes one version of a custom resource.
+// add adds one version of a custom resource.
 func (w *writer) add(m resource.Match) error {
 	if err := w.addSchemas(m); err != nil {
 		return err
@@ -108,7 +109,7 @@ func (w *writer) nameParameter(kind string) object {
 	return parameter
 }
 
-// hasName reports whether a parameter, or the shared one it references, has a name.
+// hasName reports whether a parameter, or the shared parameter that it references, has a name.
 func hasName(parameter object, name string) bool {
 	reference, _ := parameter["$ref"].(string)
 	return parameter["name"] == name || strings.HasPrefix(reference, "#/parameters/"+name+"-")
@@ -117,7 +118,7 @@ func hasName(parameter object, name string) bool {
 // parameters returns the parameters of one operation.
 func (w *writer) parameters(r route, m resource.Match) []object {
 	if m.Namespaced && !strings.Contains(r.path, "{namespace}") {
-		return nil // all parameters are on the path
+		return nil // pathParameters returns all parameters
 	}
 	switch r.action {
 	case "deletecollection":
@@ -151,9 +152,11 @@ func (w *writer) operation(r route, m resource.Match) object {
 		consumed = []string{"application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"}
 	}
 	if w.dialect == crd.V2 {
-		operation["consumes"], operation["produces"], operation["schemes"] = consumed, []string{"application/json", "application/yaml"}, []string{"https"}
+		operation["consumes"], operation["produces"], operation["schemes"] = consumed, []string{"application/json",
+			"application/yaml"}, []string{"https"}
 		if r.action == "post" || r.action == "put" {
-			parameters = append([]object{{"name": "body", "in": "body", "required": true, "schema": w.reference(r.body)}}, parameters...)
+			parameters = append([]object{{"name": "body", "in": "body", "required": true, "schema": w.reference(r.body)}},
+				parameters...)
 		}
 	} else if r.body != "" {
 		body := object{"content": w.content(r.body, consumed)}
@@ -196,7 +199,7 @@ func (w *writer) reference(model string) object {
 	return object{"$ref": w.dialect.Reference(w.name(model))}
 }
 
-// name returns the name of a model in the document.
+// name returns the name of a model in the document, which may be renamed.
 func (w *writer) name(model string) string {
 	if renamed, ok := w.renamed[model]; ok {
 		return renamed
@@ -204,7 +207,7 @@ func (w *writer) name(model string) string {
 	return model
 }
 
-// addSchemas writes the schemas of a custom resource and its list.
+// addSchemas adds the schemas of a custom resource and its list.
 func (w *writer) addSchemas(m resource.Match) error {
 	kind := m.Version.Kind
 	schema, err := crd.Schema(m.Version, w.dialect)
@@ -227,12 +230,14 @@ func (w *writer) addSchemas(m resource.Match) error {
 
 func (w *writer) listSchema(m resource.Match) *spec.Schema {
 	items := spec.ArrayProperty(spec.RefSchema(w.dialect.Reference(w.name(crd.ModelName(m.Version.Kind))))).
-		WithDescription("List of " + m.Plural + ". More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md")
+		WithDescription("List of " + m.Plural +
+			". More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md")
 	list := new(spec.Schema).Typed("object", "").
 		WithDescription(m.ListKind+" is a list of "+m.Kind).
 		WithRequired("items").
 		SetProperty("items", *items).
-		SetProperty("metadata", *w.dialect.Described(modelListMeta, metav1.PartialObjectMetadataList{}.SwaggerDoc()["metadata"]))
+		SetProperty("metadata",
+			*w.dialect.Described(modelListMeta, metav1.PartialObjectMetadataList{}.SwaggerDoc()["metadata"]))
 	crd.AddTypeProperties(list)
 	list.AddExtension("x-kubernetes-group-version-kind", []any{object{
 		"group": m.Group, "version": m.Version.Name, "kind": m.ListKind,

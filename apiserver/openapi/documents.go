@@ -17,7 +17,7 @@ import (
 	"quorate.dev/apiserver/openapi/reduction"
 )
 
-// v3 returns one version 3 document.
+// v3 returns the version 3 document of a path, which contents must have.
 func (h *Handler) v3(c *contents, path string, form encoding) (document, error) {
 	resources, custom := c.custom[path]
 	if c.partial[path] {
@@ -54,7 +54,8 @@ func protobufV3(content []byte) ([]byte, error) {
 	return binary, nil
 }
 
-// reducedV3 builds the document of a version that is partly served. It is not cached, because few clients request it.
+// reducedV3 builds the document of a group version of which only some resources are served. The result is not cached,
+// because few clients request it.
 func (h *Handler) reducedV3(c *contents, path string, form encoding) (document, error) {
 	var whole object
 	if err := h.archive.decode("v3/"+path+".json", &whole); err != nil {
@@ -75,7 +76,7 @@ func (h *Handler) reducedV3(c *contents, path string, form encoding) (document, 
 	return document{plain: content, tag: c.v3Tags[path]}, nil
 }
 
-// customV3 builds the document of custom resources.
+// customV3 builds the document of a group version of custom resources, as a gzip stream.
 func (h *Handler) customV3(resources []*customResource) ([]byte, error) {
 	t, err := h.archive.template(h.idle)
 	if err != nil {
@@ -101,7 +102,7 @@ func (h *Handler) customV3(resources []*customResource) ([]byte, error) {
 	return deflate.Join(slices.Concat(paths, schemas, []deflate.Part{comma, shared, endV3})...), nil
 }
 
-// Parts of version 3 documents of custom resources.
+// These parts begin and end the version 3 documents of custom resources.
 var (
 	pathsV3   = literal(`{"openapi":"3.0.0","info":{"title":"Kubernetes CRD Swagger","version":"v0.1.0"},"paths":{`)
 	schemasV3 = literal(`},"components":{"schemas":{`)
@@ -110,13 +111,14 @@ var (
 
 func customInfo() object { return object{"title": "Kubernetes CRD Swagger", "version": "v0.1.0"} }
 
-// mergedCache caches the last version 2 document that differs from the archived one, compressed in each encoding.
+// mergedCache caches the version 2 document of this server, compressed in each encoding. It is used if the document
+// differs from the archived document.
 type mergedCache struct {
 	lock  sync.Mutex
 	known map[encoding]document
 }
 
-// v2 returns the version 2 document.
+// v2 returns the version 2 document of this server. If it must be built, concurrent callers wait for a single build.
 func (h *Handler) v2(c *contents, form encoding) (document, error) {
 	if len(c.custom) == 0 && c.whole {
 		compressed, err := h.archive.gzipped("v2" + form.suffix())
@@ -138,7 +140,8 @@ func (h *Handler) v2(c *contents, form encoding) (document, error) {
 	return h.merged.known[form], nil
 }
 
-// gzippedV2 builds the version 2 document from compressed parts, because it may be large: 30 MB with 1,000 definitions.
+// gzippedV2 builds the version 2 document from compressed parts to limit its memory: with 1,000
+// CustomResourceDefinitions, the document has 30 MB.
 func (h *Handler) gzippedV2(c *contents, form encoding) ([]byte, error) {
 	built, at, err := h.builtInV2(c, form)
 	if err != nil {
@@ -154,8 +157,10 @@ func (h *Handler) gzippedV2(c *contents, form encoding) ([]byte, error) {
 	return h.insertJSON(built, at, c, renamed)
 }
 
-// insertJSON inserts paths and definitions at known places.
-func (h *Handler) insertJSON(built []byte, at reduction.Places, c *contents, renamed map[string]string) ([]byte, error) {
+// insertJSON inserts the paths and definitions of custom resources into the document of the built-in resources.
+func (h *Handler) insertJSON(
+	built []byte, at reduction.Places, c *contents, renamed map[string]string,
+) ([]byte, error) {
 	var between [3]deflate.Part
 	var err error
 	for i, content := range [][]byte{built[:at.Paths], built[at.Paths:at.Definitions], built[at.Definitions:]} {
@@ -174,6 +179,7 @@ func (h *Handler) insertJSON(built []byte, at reduction.Places, c *contents, ren
 	return deflate.Join(append(append(paths, definitions...), between[2])...), nil
 }
 
+// appendProtobuf appends the parts of custom resources to the document of the built-in resources.
 func (h *Handler) appendProtobuf(built []byte, c *contents, renamed map[string]string) ([]byte, error) {
 	first, err := deflate.Compress(built)
 	if err != nil {
@@ -202,8 +208,8 @@ func (c *contents) customResources() []*customResource {
 // builtInModels is the prefix of the names of built-in models.
 const builtInModels = "io.k8s."
 
-// renames renames models of custom resources that collide with built-in models by the first free numeric suffix, like
-// kube-openapi's aggregator.
+// renames returns new names for the models of custom resources that collide with built-in models: like kube-openapi's
+// aggregator, it appends the first free numeric suffix.
 func (h *Handler) renames(c *contents) (map[string]string, error) {
 	var inDoubt []string
 	for _, m := range c.customResources() {
@@ -244,8 +250,8 @@ func (h *Handler) renames(c *contents) (map[string]string, error) {
 	return renamed, nil
 }
 
-// builtInV2 returns the version 2 document of the served built-in resources and the places in its JSON where more can
-// be inserted.
+// builtInV2 returns the version 2 document of the served built-in resources, and the places in its JSON where the
+// members of custom resources can be inserted.
 func (h *Handler) builtInV2(c *contents, form encoding) ([]byte, reduction.Places, error) {
 	if c.whole {
 		built, err := h.archive.read("v2" + form.suffix())
@@ -270,7 +276,7 @@ func (h *Handler) builtInV2(c *contents, form encoding) ([]byte, reduction.Place
 	return binary, at, err
 }
 
-// smallestV2 returns the archived document that has all served built-in resources.
+// smallestV2 returns the name of the smallest archived document that has all served built-in resources.
 func (c *contents) smallestV2() string {
 	for name := range c.served {
 		if !strings.HasPrefix(name, "apiextensions.k8s.io/") {

@@ -12,7 +12,7 @@ import (
 	"quorate.dev/apiserver/deflate"
 )
 
-// members encodes the members of an object.
+// members encodes the members of an object, without its braces.
 func members(of object) (deflate.Part, error) {
 	encoded, err := appendValue(nil, of)
 	if err != nil {
@@ -21,8 +21,8 @@ func members(of object) (deflate.Part, error) {
 	return deflate.Compress(encoded[1 : len(encoded)-1])
 }
 
-// appendValue appends what json.Marshal makes of a value, except that it escapes no HTML. Most of a document is objects,
-// which json.Marshal encodes several times slower.
+// appendValue appends the JSON of a value with sorted keys, like json.Marshal, but may leave <, > and & unescaped.
+// Most of a document consists of objects of type map, which json.Marshal encodes several times slower.
 func appendValue(to []byte, value any) (_ []byte, err error) {
 	switch value := value.(type) {
 	case object:

@@ -9,18 +9,20 @@ import (
 	"io"
 )
 
-// inflater reads the content of a gzip stream without holding all of it.
+// inflater is an io.ReadSeeker on the content of a gzip stream, which it never holds completely. Seeking back reads
+// the stream again from its beginning.
 type inflater struct {
 	compressed []byte
-	size       int64 // of the content
+	size       int64 // size of the content
 	at         int64
-	reader     *gzip.Reader // nil unless it is at readerAt
+	reader     *gzip.Reader // the stream, at offset readerAt of the content; nil before the first Read
 	readerAt   int64
 }
 
 var _ io.ReadSeeker = &inflater{}
 
-// newInflater relies on the length at the end of a gzip stream, which is modulo 4 GiB.
+// newInflater returns a reader of the content. It takes the size from the end of the gzip stream, where it is modulo
+// 4 GiB.
 func newInflater(compressed []byte) *inflater {
 	return &inflater{compressed: compressed, size: int64(binary.LittleEndian.Uint32(compressed[len(compressed)-4:]))}
 }
@@ -36,7 +38,7 @@ func (i *inflater) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// position skips the content before the offset.
+// position brings the reader to the offset at.
 func (i *inflater) position() (err error) {
 	if i.reader == nil || i.readerAt > i.at {
 		if i.reader, err = gzip.NewReader(bytes.NewReader(i.compressed)); err != nil {
@@ -49,7 +51,7 @@ func (i *inflater) position() (err error) {
 	return err
 }
 
-// Seek implements io.Seeker. It reads nothing.
+// Seek implements io.Seeker. It does not read from the stream.
 func (i *inflater) Seek(offset int64, whence int) (int64, error) {
 	switch whence {
 	case io.SeekCurrent:

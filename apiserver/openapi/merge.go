@@ -16,10 +16,11 @@ import (
 	"quorate.dev/apiserver/aggregator/remote"
 )
 
-// mergeV2 merges documents of extension API servers into a gzip stream of a version 2 document, like kube-aggregator:
-// paths that the document has stay, definitions and parameters of the same name and different content are renamed. The
-// document, which may be large, is read as a stream; only the members that the others also have are decoded. A
-// document that cannot be merged is passed to skip and left out.
+// mergeV2 merges documents of extension API servers into a version 2 document, a gzip stream, with the same result as
+// kube-aggregator's merge: paths that the document has already stay as they are; a definition or parameter with a
+// name that the document has for other content is renamed. The document may be large, and is read as a stream: only
+// the members whose names the other documents have too are decoded. A document that cannot be merged is left out and
+// passed to skip.
 func mergeV2(local []byte, all []*remote.Documents, skip func(*remote.Documents, error)) ([]byte, error) {
 	added := &spec.Swagger{}
 	var sources []*spec.Swagger
@@ -51,7 +52,7 @@ func mergeV2(local []byte, all []*remote.Documents, skip func(*remote.Documents,
 	return layout.splice(local, added)
 }
 
-// mergeOne merges source into target. kube-openapi's merge panics on some documents; target is then not changed.
+// mergeOne merges source into target. kube-openapi's merge panics on some documents; target is then unchanged.
 func mergeOne(target, source *spec.Swagger) (err error) {
 	merged := *target
 	merged.Definitions = maps.Clone(target.Definitions)
@@ -59,7 +60,7 @@ func mergeOne(target, source *spec.Swagger) (err error) {
 	if target.Paths != nil {
 		merged.Paths = &spec.Paths{Paths: maps.Clone(target.Paths.Paths)}
 	}
-	for name, definition := range merged.Definitions { // the merge adds to the extensions, also to nil
+	for name, definition := range merged.Definitions { // the merge adds extensions, also to a nil map
 		if definition.Extensions = maps.Clone(definition.Extensions); definition.Extensions == nil {
 			definition.Extensions = spec.Extensions{}
 		}
@@ -77,7 +78,7 @@ func mergeOne(target, source *spec.Swagger) (err error) {
 	return nil
 }
 
-// names are the members of a document's objects, by the object's name.
+// names has the names of the members of a document's objects paths, definitions and parameters.
 type names map[string]map[string]bool
 
 func namesOf(sources []*spec.Swagger) names {
@@ -100,22 +101,23 @@ func namesOf(sources []*spec.Swagger) names {
 
 // layout has byte offsets of an encoded version 2 document.
 type layout struct {
-	// ends are the offsets of the closing braces of paths, definitions and parameters.
+	// ends has the offsets of the closing braces of paths, definitions and parameters.
 	ends map[string]int
-	// empty are those of them without members.
+	// empty has the objects among paths, definitions and parameters that have no members.
 	empty map[string]bool
 	// end is the offset of the document's closing brace.
 	end int
-	// definitions are the places of the definitions that were decoded.
+	// definitions has the places of the definitions that were decoded.
 	definitions map[string]span
-	// decoded are their contents.
+	// decoded has the names of all members that were decoded.
 	decoded names
 }
 
 type span struct{ start, end int }
 
-// scan finds the places where members can be added, and decodes the members in wanted into found. Of renamed definitions,
-// it also decodes those that are already in use.
+// scan finds the places where members can be added, and decodes the wanted members into found. It also decodes members
+// whose name is a wanted name with a numeric suffix (unnumbered), because the merge must know which names it cannot
+// give to renamed definitions.
 func scan(document io.Reader, wanted names, found *spec.Swagger) (*layout, error) {
 	l := &layout{
 		ends: map[string]int{}, empty: map[string]bool{}, definitions: map[string]span{},
@@ -148,6 +150,7 @@ func scan(document io.Reader, wanted names, found *spec.Swagger) (*layout, error
 	return l, nil
 }
 
+// scanMembers scans the members of one object: paths, definitions or parameters.
 func (l *layout) scanMembers(decoder *json.Decoder, of string, wanted map[string]bool, found *spec.Swagger) error {
 	if err := open(decoder); err != nil {
 		return err
@@ -176,7 +179,8 @@ func (l *layout) scanMembers(decoder *json.Decoder, of string, wanted map[string
 	return nil
 }
 
-// unnumbered removes the suffix _v2, _v3 and so on of a renamed definition.
+// unnumbered returns the name of a definition without the suffix (_v2, _v3 and so on) that the merge adds when it
+// renames the definition.
 func unnumbered(name string) string {
 	end := len(name)
 	for end > 0 && name[end-1] >= '0' && name[end-1] <= '9' {
@@ -188,7 +192,7 @@ func unnumbered(name string) string {
 	return name
 }
 
-// add decodes one member that ends at an offset.
+// add decodes a member of paths, definitions or parameters, which ends at an offset in the document.
 func (l *layout) add(of, name string, content []byte, end int, found *spec.Swagger) (err error) {
 	l.decoded[of][name] = true
 	switch of {
@@ -196,7 +200,7 @@ func (l *layout) add(of, name string, content []byte, end int, found *spec.Swagg
 		if found.Paths == nil {
 			found.Paths = &spec.Paths{Paths: map[string]spec.PathItem{}}
 		}
-		found.Paths.Paths[name] = spec.PathItem{} // only its name counts
+		found.Paths.Paths[name] = spec.PathItem{} // the merge only needs the name
 	case "definitions":
 		var definition spec.Schema
 		err = definition.UnmarshalJSON(content)
@@ -219,14 +223,14 @@ func (l *layout) add(of, name string, content []byte, end int, found *spec.Swagg
 	return nil
 }
 
-// edit replaces a span of a document.
+// edit is the replacement of a span of a document.
 type edit struct {
 	span
 	content []byte
 }
 
-// splice adds the members of merged that the document lacks, and replaces definitions, to which the merge may have
-// added kinds.
+// splice returns the document with the members that only merged has, and with the definitions of merged, to which the
+// merge may have added group version kinds.
 func (l *layout) splice(document []byte, merged *spec.Swagger) ([]byte, error) {
 	var edits []edit
 	added := map[string]map[string]any{"paths": {}, "definitions": {}, "parameters": {}}
@@ -283,7 +287,7 @@ func (l *layout) insert(of string, all map[string]any) (edit, error) {
 	return edit{span{end, end}, content}, nil
 }
 
-// apply makes edits, whose spans do not overlap, in the content of a gzip stream.
+// apply returns a gzip stream with edits in its content. The spans of the edits must not overlap.
 func apply(document []byte, edits []edit) ([]byte, error) {
 	slices.SortFunc(edits, func(a, b edit) int { return a.start - b.start })
 	source, err := gzip.NewReader(bytes.NewReader(document))
@@ -319,7 +323,7 @@ func apply(document []byte, edits []edit) ([]byte, error) {
 
 var errNoObject = errors.New("decode OpenAPI: expected an object")
 
-// open reads the beginning of an object.
+// open reads the opening brace of an object.
 func open(decoder *json.Decoder) error {
 	token, err := decoder.Token()
 	if err != nil && !errors.Is(err, io.EOF) {

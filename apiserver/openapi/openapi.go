@@ -1,8 +1,13 @@
 // Package openapi serves the OpenAPI documents: version 2 as one document, version 3 by group version.
 //
-// Documents of built-in kinds are generated at build time and kept compressed. Documents of custom resources are built
-// from their definitions on request; their entity tags derive from the revisions of the definitions, so requests of
-// clients with a current document cost nothing.
+// Documents of built-in kinds are generated at build time and embedded, compressed (archive). Documents of custom
+// resources are built from their definitions when they are requested (writer). Their entity tags are derived from the
+// revisions of the definitions, so that a request with the current tag needs no document. Documents of extension API
+// servers come from package aggregator/remote: version 2 is merged into this server's document (mergeV2), version 3 is
+// forwarded.
+//
+// contents describes the documents of one resource.Catalog, and view adds the documents of extension API servers.
+// Both are immutable and cached while neither the catalog nor the remote.Set changes.
 package openapi
 
 //go:generate go run ./generate
@@ -33,7 +38,7 @@ type Options struct {
 	Remote remote.Source
 	// Forward serves the version 3 documents of extension API servers.
 	Forward Forward
-	// Idle has the parts of documents, which are dropped when they are not used.
+	// Idle drops the parts of documents that have not been used for some time.
 	Idle   *lazy.Set
 	Clock  clock.PassiveClock
 	Logger logr.Logger
@@ -65,7 +70,7 @@ func New(o Options) (*Handler, error) {
 	}, nil
 }
 
-// encoding is an encoding of documents.
+// encoding is JSON or protobuf.
 type encoding int
 
 const (
@@ -81,7 +86,8 @@ func (e encoding) suffix() string {
 	return ".json"
 }
 
-// The protobuf media types of version 2 and 3 differ only by a digit. Old clients send the form with @.
+// mediaTypes returns the encodings by subtype of the media types for an OpenAPI version, "v2" or "v3". Only the
+// protobuf media types contain the version; old clients send them with "@".
 func mediaTypes(version string) map[string]encoding {
 	return map[string]encoding{
 		"json": asJSON,
@@ -97,7 +103,8 @@ func (e encoding) contentType(version string) string {
 	return "application/json"
 }
 
-// negotiate returns the encoding of the first acceptable clause of Accept.
+// negotiate returns the encoding of the first acceptable clause of the header Accept, and false if no clause is
+// acceptable.
 func negotiate(accept, version string) (encoding, bool) {
 	if accept == "" {
 		return asJSON, true
@@ -127,8 +134,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path == "/openapi/v2":
 		h.serveV2(w, r, view)
 	case path == "/openapi/v3":
-		// It has no entity tag, and a time in seconds would hide all but the first change in a second. As in kube-aggregator, the
-		// time is the current one.
+		// The index has no entity tag, and a Last-Modified time in seconds would hide all but the first change in a
+		// second. As in kube-aggregator, the time is the current one.
 		serve(w, r, document{plain: view.index}, h.clock.Now(), "text/plain; charset=utf-8")
 	case strings.HasPrefix(path, "/openapi/v3/"):
 		h.serveV3(w, r, view, strings.TrimPrefix(path, "/openapi/v3/"))
@@ -137,7 +144,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// view returns the current documents.
+// view returns the current view.
 func (h *Handler) view() (*view, error) {
 	now := h.clock.Now()
 	contents, err := h.contents.of(h.catalogs.Current(), h.archive, now)
@@ -200,7 +207,8 @@ func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, view *view, pa
 	serve(w, r, doc, view.made, form.contentType("v3"))
 }
 
-// urlOf returns the URL of a version 3 document. Its hash makes it immutable.
+// urlOf returns the URL of a version 3 document. The URL contains the hash of the document, so that the response
+// never changes.
 func urlOf(path, tag string) string {
 	address := url.URL{Path: "/openapi/v3/" + path, RawQuery: url.Values{"hash": {tag}}.Encode()}
 	return address.String()
@@ -211,14 +219,15 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// document has content with an optional entity tag. At least one of plain and compressed (gzip) is set.
+// document is the content of a response with an optional entity tag. plain, compressed (gzip) or both are set.
 type document struct {
 	plain      []byte
 	compressed []byte
 	tag        string
 }
 
-// notModified responds 304 to a client with a current document, before the document is built.
+// notModified responds with 304 and returns true if the client has the current document. The caller uses it before it
+// builds the document.
 func notModified(w http.ResponseWriter, r *http.Request, tag string) bool {
 	if r.Header.Get("If-None-Match") != strconv.Quote(tag) {
 		return false

@@ -13,7 +13,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// customGroup has the custom resources of a group.
+// customGroup has the custom resources of one group.
 type customGroup struct {
 	source   *resource.Group
 	versions []customVersion
@@ -21,19 +21,21 @@ type customGroup struct {
 
 type customVersion struct {
 	path      string
-	tag       string // of the version 3 document
+	tag       string // entity tag of the version 3 document
 	resources []*customResource
 }
 
-// customResource is one version of a custom resource with its parts of documents. They are compressed, made when a
-// document that contains them is requested, and dropped when none was requested for some time.
+// customResource is one version of a custom resource with its parts of documents. The parts are compressed. They are
+// built when a document that contains them is requested, and dropped when no such document was requested for some
+// time (lazy.Set).
 type customResource struct {
 	resource.Match
 	v2, v3   lazy.Value[jsonParts]
 	protobuf lazy.Value[deflate.Part]
 }
 
-// newCustomGroup takes resources from the group's earlier state, which may be nil.
+// newCustomGroup returns the custom resources of a group. Custom resources whose definitions have not changed are taken
+// from earlier, which may be nil, with their parts of documents.
 func newCustomGroup(group *resource.Group, earlier *customGroup) *customGroup {
 	known := map[*resource.Version]*customResource{}
 	if earlier != nil {
@@ -63,7 +65,8 @@ func newCustomGroup(group *resource.Group, earlier *customGroup) *customGroup {
 	return g
 }
 
-// revisionTag is the entity tag of a document that is not built yet.
+// revisionTag returns the entity tag of a document of custom resources. It is derived from the revisions of their
+// definitions, so that it can be determined without building the document.
 func revisionTag(gv resource.GroupVersion) string {
 	sum := sha512.New()
 	for _, m := range gv.Resources {
@@ -75,10 +78,10 @@ func revisionTag(gv resource.GroupVersion) string {
 	return fmt.Sprintf("%X", sum.Sum(nil))
 }
 
-// jsonParts are members of the objects of paths and of schemas, without a comma before the first.
+// jsonParts has the members of a document's objects of paths and of schemas, without a comma before the first member.
 type jsonParts struct{ paths, schemas deflate.Part }
 
-// comma separates parts.
+// comma is put between parts.
 var comma = literal(",")
 
 // literal compresses a constant.
@@ -90,13 +93,13 @@ func literal(text string) deflate.Part {
 	return part
 }
 
-// partsV3 returns the parts of the version 3 document.
+// partsV3 returns the parts of the version 3 document that belong to a custom resource.
 func (h *Handler) partsV3(r *customResource) (jsonParts, error) {
 	return r.v3.Get(h.idle, func() (jsonParts, error) { return h.jsonParts(crd.V3, r.Match, nil) })
 }
 
-// partsV2 returns the parts of the version 2 document. Those of a resource whose models are renamed depend on other
-// resources and are not kept.
+// partsV2 returns the parts of the version 2 document that belong to a custom resource. If its models are renamed,
+// the parts depend on other resources and are not kept.
 func (h *Handler) partsV2(r *customResource, renamed map[string]string) (jsonParts, error) {
 	if isRenamed(r.Match, renamed) {
 		return h.jsonParts(crd.V2, r.Match, renamed)
@@ -104,7 +107,7 @@ func (h *Handler) partsV2(r *customResource, renamed map[string]string) (jsonPar
 	return r.v2.Get(h.idle, func() (jsonParts, error) { return h.jsonParts(crd.V2, r.Match, nil) })
 }
 
-// protobufV2 returns the part of the version 2 document in protobuf.
+// protobufV2 returns the part of the version 2 document in protobuf that belongs to a custom resource.
 func (h *Handler) protobufV2(r *customResource, renamed map[string]string) (deflate.Part, error) {
 	if isRenamed(r.Match, renamed) {
 		return h.protobufPart(r.Match, renamed)
@@ -112,6 +115,7 @@ func (h *Handler) protobufV2(r *customResource, renamed map[string]string) (defl
 	return r.protobuf.Get(h.idle, func() (deflate.Part, error) { return h.protobufPart(r.Match, nil) })
 }
 
+// isRenamed reports whether a model of a custom resource is renamed.
 func isRenamed(m resource.Match, renamed map[string]string) bool {
 	for _, model := range []string{crd.ModelName(m.Version.Kind), listModel(m)} {
 		if _, ok := renamed[model]; ok {
@@ -121,6 +125,7 @@ func isRenamed(m resource.Match, renamed map[string]string) bool {
 	return false
 }
 
+// written returns a writer with the paths and schemas of one custom resource.
 func (h *Handler) written(dialect crd.Dialect, m resource.Match, renamed map[string]string) (*writer, error) {
 	t, err := h.archive.template(h.idle)
 	if err != nil {
@@ -131,7 +136,9 @@ func (h *Handler) written(dialect crd.Dialect, m resource.Match, renamed map[str
 	return w, w.add(m)
 }
 
-func (h *Handler) jsonParts(dialect crd.Dialect, m resource.Match, renamed map[string]string) (parts jsonParts, err error) {
+func (h *Handler) jsonParts(
+	dialect crd.Dialect, m resource.Match, renamed map[string]string,
+) (parts jsonParts, err error) {
 	w, err := h.written(dialect, m, renamed)
 	if err != nil {
 		return parts, err
@@ -143,13 +150,16 @@ func (h *Handler) jsonParts(dialect crd.Dialect, m resource.Match, renamed map[s
 	return parts, err
 }
 
-// protobufPart relies on protobuf's merge semantics: a repeated message appends to its repeated fields.
+// protobufPart returns a protobuf document with the paths and models of one custom resource, which is appended to the
+// encoding of the other resources: protobuf merges a repeated message by appending to its repeated fields.
 func (h *Handler) protobufPart(m resource.Match, renamed map[string]string) (deflate.Part, error) {
 	w, err := h.written(crd.V2, m, renamed)
 	if err != nil {
 		return deflate.Part{}, err
 	}
-	encoded, err := appendValue(nil, object{"swagger": "2.0", "info": customInfo(), "paths": w.paths, "definitions": w.schemas})
+	encoded, err := appendValue(nil, object{
+		"swagger": "2.0", "info": customInfo(), "paths": w.paths, "definitions": w.schemas,
+	})
 	if err != nil {
 		return deflate.Part{}, err
 	}

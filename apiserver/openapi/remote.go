@@ -21,16 +21,17 @@ import (
 // Forward sends a request to the extension API server of a group version and copies its response.
 type Forward func(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion)
 
-// view is the documents of this server and of all extension API servers.
+// view describes the documents of this server and of all extension API servers. It is immutable.
 type view struct {
 	*contents
 	set *remote.Set
-	// v2Tag and index replace those of contents.
+	// v2Tag and index are the values for the merged documents. They hide the fields of contents with the same names.
 	v2Tag string
 	index []byte
-	// forwarded are the paths of version 3 documents that extension API servers serve.
+	// forwarded has the documents that extension API servers serve, by path of the version 3 document.
 	forwarded map[string]*remote.Documents
-	// converted are the paths of version 3 documents that are converted from version 2, with their tags.
+	// converted has the documents that are converted from version 2, with their entity tags, by path of the version 3
+	// document.
 	converted map[string]convertedV3
 	made      time.Time
 }
@@ -40,7 +41,7 @@ type convertedV3 struct {
 	tag string
 }
 
-// viewCache caches the current view and its version 2 document, compressed in each encoding.
+// viewCache caches the current view, and its merged version 2 document, compressed in each encoding.
 type viewCache struct {
 	lock    sync.Mutex
 	current *view
@@ -69,7 +70,7 @@ func (c *viewCache) of(local *contents, set *remote.Set, now time.Time) (*view, 
 	return v, nil
 }
 
-// remoteV2Tag is the entity tag of the merged version 2 document.
+// remoteV2Tag returns the entity tag of the merged version 2 document, given the tag of this server's document.
 func remoteV2Tag(local string, set *remote.Set) string {
 	sum, merged := sha512.New(), false
 	_, _ = io.WriteString(sum, local) // never fails
@@ -85,8 +86,8 @@ func remoteV2Tag(local string, set *remote.Set) string {
 	return fmt.Sprintf("%X", sum.Sum(nil))
 }
 
-// addV3 merges the indexes of version 3 documents. The document of a group version comes from the server of its APIService;
-// the one of a group comes from this server if it has one.
+// addV3 merges the indexes of version 3 documents. The document of a group version comes from the server that its
+// APIService names; the document of a group comes from this server if it has one.
 func (v *view) addV3() error {
 	urls := v.urls()
 	for _, documents := range v.set.Remote {
@@ -107,7 +108,8 @@ func (v *view) addV3() error {
 	return err
 }
 
-// v3Tag returns the entity tag of a version 3 document that this server makes.
+// v3Tag returns the entity tag of a version 3 document that this server builds or converts, and false if there is
+// none.
 func (v *view) v3Tag(path string) (string, bool) {
 	if converted, ok := v.converted[path]; ok {
 		return converted.tag, true
@@ -116,7 +118,7 @@ func (v *view) v3Tag(path string) (string, bool) {
 	return tag, ok
 }
 
-// viewV3 returns a version 3 document that this server makes.
+// viewV3 returns a version 3 document that this server builds or converts.
 func (h *Handler) viewV3(v *view, path string, form encoding) (document, error) {
 	if converted, ok := v.converted[path]; ok {
 		return converted.document(form)
@@ -124,7 +126,8 @@ func (h *Handler) viewV3(v *view, path string, form encoding) (document, error) 
 	return h.v3(v.contents, path, form)
 }
 
-// remoteV2 returns the merged version 2 document.
+// remoteV2 returns the version 2 document, merged with the documents of extension API servers if there are any. If it
+// must be merged, concurrent callers wait for a single merge.
 func (h *Handler) remoteV2(v *view, form encoding) (document, error) {
 	if v.v2Tag == v.contents.v2Tag {
 		return h.v2(v.contents, form)
@@ -154,7 +157,8 @@ func (h *Handler) remoteV2(v *view, form encoding) (document, error) {
 	return h.views.known[form], nil
 }
 
-// protobufV2 converts a gzip stream of JSON to one of protobuf. It needs memory for the whole document, decoded.
+// protobufV2 converts a gzip stream of JSON to a gzip stream of protobuf. It needs memory for the whole document in
+// decoded form.
 func protobufV2(compressed []byte) ([]byte, error) {
 	content, err := decompress(compressed)
 	if err != nil {
@@ -175,7 +179,8 @@ func protobufV2(compressed []byte) ([]byte, error) {
 	return deflate.Join(part), nil
 }
 
-// document converts a version 2 document. It is not cached, because few servers have no version 3 documents.
+// document converts the version 2 document of a group version to version 3. The result is not cached, because almost
+// all servers have version 3 documents.
 func (c convertedV3) document(form encoding) (doc document, err error) {
 	defer func() {
 		if r := recover(); r != nil { // the document may be invalid

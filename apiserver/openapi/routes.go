@@ -22,13 +22,13 @@ const (
 // route is one operation on a custom resource.
 type route struct {
 	path        string
-	method      string // "get"
-	action      string // "deletecollection"
+	method      string // HTTP method, such as "get"
+	action      string // value of x-kubernetes-action, such as "deletecollection"
 	id          string
 	description string
 	response    string   // model
-	body        string   // model; empty without body
-	statuses    []string // on success
+	body        string   // model; empty if the operation has no body
+	statuses    []string // status codes of success
 }
 
 // routes returns the operations on one version of a custom resource.
@@ -46,11 +46,21 @@ func routes(m resource.Match) []route {
 	one := collection + "/{name}"
 	all = append(all,
 		b.route(operation{path: collection, method: "get", action: "list", verb: "list", response: list}),
-		b.route(operation{path: collection, method: "post", action: "post", verb: "create", response: kind, body: kind, more: []string{"201", "202"}}),
-		b.route(operation{path: collection, method: "delete", action: "deletecollection", verb: "deletecollection", response: modelStatus}),
+		b.route(operation{
+			path: collection, method: "post", action: "post", verb: "create", response: kind, body: kind,
+			more: []string{"201", "202"},
+		}),
+		b.route(operation{
+			path: collection, method: "delete", action: "deletecollection", verb: "deletecollection", response: modelStatus,
+		}),
 		b.route(operation{path: one, method: "get", action: "get", verb: "read", response: kind}),
-		b.route(operation{path: one, method: "put", action: "put", verb: "replace", response: kind, body: kind, more: []string{"201"}}),
-		b.route(operation{path: one, method: "delete", action: "delete", verb: "delete", response: modelStatus, body: modelDeleteOptions, more: []string{"202"}}),
+		b.route(operation{
+			path: one, method: "put", action: "put", verb: "replace", response: kind, body: kind, more: []string{"201"},
+		}),
+		b.route(operation{
+			path: one, method: "delete", action: "delete", verb: "delete", response: modelStatus,
+			body: modelDeleteOptions, more: []string{"202"},
+		}),
 		b.route(operation{path: one, method: "patch", action: "patch", verb: "patch", response: kind, body: modelPatch}))
 	for subresource := range m.Version.Endpoints {
 		if subresource == "" {
@@ -62,9 +72,17 @@ func routes(m resource.Match) []route {
 		}
 		path := one + "/" + subresource
 		all = append(all,
-			b.route(operation{path: path, method: "get", action: "get", verb: "read", subresource: subresource, response: model}),
-			b.route(operation{path: path, method: "put", action: "put", verb: "replace", subresource: subresource, response: model, body: model, more: []string{"201"}}),
-			b.route(operation{path: path, method: "patch", action: "patch", verb: "patch", subresource: subresource, response: model, body: modelPatch}))
+			b.route(operation{
+				path: path, method: "get", action: "get", verb: "read", subresource: subresource, response: model,
+			}),
+			b.route(operation{
+				path: path, method: "put", action: "put", verb: "replace", subresource: subresource, response: model,
+				body: model, more: []string{"201"},
+			}),
+			b.route(operation{
+				path: path, method: "patch", action: "patch", verb: "patch", subresource: subresource,
+				response: model, body: modelPatch,
+			}))
 	}
 	return all
 }
@@ -79,13 +97,13 @@ type routeBuilder struct {
 	prefix string
 }
 
-// operation is the input of a route.
+// operation has the fields of a route that differ between operations.
 type operation struct {
 	path, method, action string
-	verb                 string // in the id and the description
+	verb                 string // verb in the id and the description
 	subresource          string
 	response, body       string   // models
-	more                 []string // statuses on success besides 200
+	more                 []string // status codes of success in addition to 200
 }
 
 func (b routeBuilder) route(o operation) route {
@@ -101,7 +119,7 @@ func (b routeBuilder) route(o operation) route {
 	}
 }
 
-// id returns an operationId: verb, group, version, object.
+// id returns an operationId, which consists of verb, group, version and object.
 func (b routeBuilder) id(verb, object string) string {
 	if verb == "deletecollection" {
 		verb, object = "delete", "Collection"+object
@@ -110,12 +128,13 @@ func (b routeBuilder) id(verb, object string) string {
 	return verb + identifier(group, true) + identifier(b.match.Version.Name, true) + identifier(object, true)
 }
 
-// tag returns the tag of a group version.
+// tag returns the OpenAPI tag of a group version.
 func tag(m resource.Match) string {
 	return identifier(strings.TrimSuffix(m.Group, ".k8s.io"), false) + "_" + identifier(m.Version.Name, false)
 }
 
-// identifier drops characters other than letters, digits and underscores and capitalizes the following ones.
+// identifier removes the characters other than letters, digits and underscores, and capitalizes the characters after
+// them.
 func identifier(s string, capitalize bool) string {
 	var b strings.Builder
 	for i, r := range s {
@@ -159,7 +178,7 @@ func describe(verb, subresource, kind string) string {
 func article(noun string) string {
 	switch {
 	case strings.HasSuffix(noun, "s") && !strings.HasSuffix(noun, "ss"):
-		return " " // plurals have none
+		return " " // a plural has no article
 	case noun != "" && strings.ContainsAny(strings.ToLower(noun[:1]), "aeiou"):
 		return " an "
 	}

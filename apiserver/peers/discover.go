@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// discoveryTimeout bounds the reading of one document.
+	// discoveryTimeout bounds the time to read one document.
 	discoveryTimeout = 10 * time.Second
-	// maxDiscovery is the limit of the bytes of one document. That of 1,000 custom resources has 2 MiB.
+	// maxDiscovery is the maximum number of bytes of a document. The document of 1,000 custom resources has 2 MiB.
 	maxDiscovery = 64 << 20
 )
 
-// discover returns what a peer serves. It returns nil with an error.
+// discover returns a peer with its discovery. It returns nil if it returns an error.
 func (p *Peers) discover(ctx context.Context, id string) (*Peer, error) {
 	address, err := p.options.Leases.address(ctx, id)
 	if err != nil {
@@ -42,7 +42,8 @@ func (p *Peers) discover(ctx context.Context, id string) (*Peer, error) {
 	return newPeer(id, groups), nil
 }
 
-// fetch reads aggregated discovery as system:apiserver, without what the peer knows of its own peers.
+// fetch reads the aggregated discovery at url as the user system:apiserver. The request excludes resources that the
+// peer itself only forwards to its own peers.
 func (p *Peers) fetch(ctx context.Context, url string) (*discoveryv2.APIGroupDiscoveryList, error) {
 	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
 	defer cancel()

@@ -7,12 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// exclusionTime is how long a group version stays excluded after the deletion of its definition or APIService. Peers may
-// list it for a while. It is kube-apiserver's.
+// exclusionTime is how long a group version stays excluded after its CustomResourceDefinition or APIService has been
+// deleted, because peers may still list it. The value is kube-apiserver's.
 const exclusionTime = 5 * time.Minute
 
-// exclusions are the group versions of custom resources and extension API servers. Requests for them are not passed on:
-// every replica serves them, or will.
+// exclusions are the group versions of custom resources and extension API servers. Requests for them are not forwarded
+// to peers, because every replica serves them, or will soon.
 type exclusions struct {
 	bySource map[string][]schema.GroupVersion
 	uses     map[schema.GroupVersion]int
@@ -26,7 +26,8 @@ func newExclusions() exclusions {
 	}
 }
 
-// set replaces the group versions of a definition or an APIService, and reports whether the exclusions may have changed.
+// set replaces the group versions of a CustomResourceDefinition or an APIService, and reports whether the exclusions
+// may have changed.
 func (e *exclusions) set(source string, versions []schema.GroupVersion, now time.Time) bool {
 	before := e.bySource[source]
 	if len(before) == 0 && len(versions) == 0 {
@@ -48,7 +49,7 @@ func (e *exclusions) set(source string, versions []schema.GroupVersion, now time
 	return true
 }
 
-// expire reports whether a deletion is long enough ago.
+// expire removes the group versions whose exclusion has expired, and reports whether there were any.
 func (e *exclusions) expire(now time.Time) bool {
 	before := len(e.deleted)
 	maps.DeleteFunc(e.deleted, func(_ schema.GroupVersion, at time.Time) bool { return now.Sub(at) > exclusionTime })

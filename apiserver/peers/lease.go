@@ -19,25 +19,26 @@ import (
 )
 
 const (
-	// leasesPath is kube-apiserver's prefix of the addresses of replicas. Each is an Endpoints named by replica, with a
-	// TTL.
+	// leasesPath is kube-apiserver's prefix for the addresses of replicas. Each address is an Endpoints object with a
+	// TTL, whose name is the ID of the replica.
 	leasesPath = "peerserverleases/"
-	leaseTime  = 15 * time.Second
-	// renewal is the interval between writes.
+	// leaseTime is the TTL of an address.
+	leaseTime = 15 * time.Second
+	// renewal is the interval at which an address is renewed.
 	renewal = 10 * time.Second
 
 	identityLabel = "apiserverIdentity"
 )
 
-// Leases are the addresses of replicas in etcd. Their format is kube-apiserver's.
+// Leases reads and writes the addresses of replicas in etcd, in kube-apiserver's format.
 type Leases struct {
 	store   *storage.Store
 	encoder runtime.Encoder
 	decoder runtime.Decoder
 }
 
-// NewLeases returns the leases in a store. No other entries with a TTL should be written through the store: it shares
-// one etcd lease between entries of the same TTL.
+// NewLeases returns the leases in a store. No other entries with a TTL should be written through the same store,
+// because the store uses one etcd lease for entries with the same TTL.
 func NewLeases(store *storage.Store) (*Leases, error) {
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
@@ -49,7 +50,7 @@ func NewLeases(store *storage.Store) (*Leases, error) {
 	}, nil
 }
 
-// renew writes the address of a replica. It increments the generation, as kube-apiserver does.
+// renew writes the address of a replica. It increments the generation of the object, as kube-apiserver does.
 func (l *Leases) renew(ctx context.Context, id, ip string, port int32) error {
 	value, err := l.store.Get(ctx, leasesPath+id)
 	if err != nil && !errors.Is(err, storage.ErrNotFound) {
@@ -86,7 +87,7 @@ func (l *Leases) decode(data []byte, entry *corev1.Endpoints) error {
 	return err
 }
 
-// address returns the host:port of a replica.
+// address returns the address (host:port) of a replica.
 func (l *Leases) address(ctx context.Context, id string) (string, error) {
 	value, err := l.store.Get(ctx, leasesPath+id)
 	if err != nil {
@@ -104,7 +105,7 @@ func (l *Leases) address(ctx context.Context, id string) (string, error) {
 	return "", fmt.Errorf("%s has no address", id)
 }
 
-// remove deletes the address of a replica, if there is one.
+// remove deletes the address of a replica if it exists.
 func (l *Leases) remove(ctx context.Context, id string) error {
 	value, err := l.store.Get(ctx, leasesPath+id)
 	for err == nil {
@@ -114,7 +115,8 @@ func (l *Leases) remove(ctx context.Context, id string) error {
 		case !errors.As(err, &conflict):
 			return err
 		case !conflict.Found:
-			return nil // expired meanwhile
+			// The address has expired.
+			return nil
 		}
 		value, err = conflict.Current, nil
 	}

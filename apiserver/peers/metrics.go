@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// The values of label type, as in kube-apiserver.
+// These are the values of the label "type", as in kube-apiserver.
 const (
 	errorEndpoint  = "endpoint_resolution"
 	errorLeases    = "lease_list"
@@ -13,7 +13,8 @@ const (
 	errorDiscovery = "fetch_discovery"
 )
 
-// metrics are kube-apiserver's. Their labels are bounded by what peers serve.
+// metrics has kube-apiserver's metrics of peers. The number of their label values is bounded by the resources that
+// peers serve.
 type metrics struct {
 	rerouted   *prometheus.CounterVec
 	errors     *prometheus.CounterVec
@@ -26,8 +27,8 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		rerouted: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_rerouted_request_total",
 			Help: "Total number of requests that were proxied to a peer kube-apiserver because the local apiserver was not " +
-				"capable of serving it, broken down by 'group', 'version', and 'resource' indicating the GVR of the request. If all " +
-				"three are empty (\"\"), the request is a discovery request.",
+				"capable of serving it, broken down by 'group', 'version', and 'resource' indicating the GVR of the request. If " +
+				"all three are empty (\"\"), the request is a discovery request.",
 		}, []string{"code", "group", "version", "resource"}),
 		errors: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_peer_proxy_errors_total",

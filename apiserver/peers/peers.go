@@ -1,9 +1,9 @@
-// Package peers passes requests for resources that this replica does not serve on to a replica that does, such as during
-// an upgrade. It mirrors the behaviour of kube-apiserver's UnknownVersionInteroperabilityProxy, with which it works
-// together: the replicas of a cluster may be of either kind.
+// Package peers forwards requests for resources that this replica does not serve to a replica that serves them, for
+// example during an upgrade. It mirrors kube-apiserver's UnknownVersionInteroperabilityProxy and interoperates with it:
+// each replica of a cluster may be this server or a kube-apiserver.
 //
-// Each replica publishes its address in etcd. Peers learns from the identity leases which replicas there are, and from
-// their discovery what they serve.
+// Each replica publishes its address in etcd. Peers finds the other replicas by their identity leases, and the
+// resources that they serve by their discovery.
 package peers
 
 import (
@@ -21,15 +21,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
+
+	"quorate.dev/panics"
 )
 
 // Options configure Peers.
 type Options struct {
-	ID     string // of this replica
+	// ID is the ID of this replica.
+	ID     string
 	Leases *Leases
-	// Identities returns the holders of the identity leases by ID. A holder is one process of a replica.
+	// Identities returns the holders of the identity leases by the ID of the replica. A holder is one process of a
+	// replica.
 	Identities func(context.Context) (map[string]string, error)
-	// Transport connects to peers with the front proxy's certificate.
+	// Transport connects to peers with the certificate of the front proxy.
 	Transport http.RoundTripper
 	// Serves reports whether this replica serves a resource.
 	Serves func(schema.GroupVersionResource) bool
@@ -39,25 +43,27 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// Peers are the other replicas. Run must be called.
+// Peers are the other replicas of the cluster. Run must be running.
 type Peers struct {
 	options Options
 	metrics *metrics
-	changed chan struct{} // has an element if an identity lease may have changed
+	// changed has an element if an identity lease may have changed.
+	changed chan struct{}
 	current atomic.Pointer[Set]
 
-	mu         sync.Mutex // guards the fields below and the replacement of current
+	// mu guards the fields below and the replacement of current.
+	mu         sync.Mutex
 	known      map[string]discovered
 	exclusions exclusions
 }
 
-// discovered is what a process of a replica serves.
+// discovered is a peer and the process of the peer whose discovery was read.
 type discovered struct {
 	holder string
 	*Peer
 }
 
-// New returns Peers that know of no other replica.
+// New returns Peers without any peer; Run discovers them.
 func New(options Options) *Peers {
 	return &Peers{
 		options: options, metrics: newMetrics(options.Registerer), changed: make(chan struct{}, 1),
@@ -65,7 +71,7 @@ func New(options Options) *Peers {
 	}
 }
 
-// Current returns what the other replicas serve, nil if there is none that serves something else. p may be nil.
+// Current returns the resources that the other replicas serve, or nil if no peer is known. p may be nil.
 func (p *Peers) Current() *Set {
 	if p == nil {
 		return nil
@@ -73,16 +79,17 @@ func (p *Peers) Current() *Set {
 	return p.current.Load()
 }
 
-// Changed makes Run read the identity leases.
+// Changed makes Run read the identity leases again.
 func (p *Peers) Changed() {
 	select {
 	case p.changed <- struct{}{}:
-	default: // not read yet
+	// Run has not handled the previous change yet.
+	default:
 	}
 }
 
-// SetGroupVersions sets the group versions of a CustomResourceDefinition or of the APIService of an extension API server.
-// The source is unique among both. Requests for them are not passed on.
+// SetGroupVersions sets the group versions of a CustomResourceDefinition, or of the APIService of an extension API
+// server, for which requests are not forwarded. source identifies the object among both kinds.
 func (p *Peers) SetGroupVersions(source string, versions []schema.GroupVersion) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +98,7 @@ func (p *Peers) SetGroupVersions(source string, versions []schema.GroupVersion) 
 	}
 }
 
-// publish replaces the current set. The caller holds the lock.
+// publish replaces the current set. The caller must hold the lock.
 func (p *Peers) publish() {
 	if len(p.known) == 0 {
 		p.current.Store(nil)
@@ -104,7 +111,8 @@ func (p *Peers) publish() {
 	p.current.Store(set)
 }
 
-// Run keeps the set up to date until ctx ends. It calls done after the first attempt to read the discovery of all peers.
+// Run keeps the current set up to date until ctx ends. It calls done after each attempt to read the discovery of new
+// peers, for the first time when the initial peers have been tried.
 func (p *Peers) Run(ctx context.Context, done func()) error {
 	const first, most = 250 * time.Millisecond, 30 * time.Second
 	newBackoff := func() wait.Backoff { return wait.Backoff{Duration: first, Factor: 2, Steps: 100, Cap: most} }
@@ -142,7 +150,8 @@ func (p *Peers) expire(now time.Time) {
 	}
 }
 
-// sync reads the discovery of peers that have started since the last call, and reports whether it knows that of all.
+// sync reads the discovery of peers that have started since the last call, and reports whether the discovery of all
+// peers is known.
 func (p *Peers) sync(ctx context.Context) bool {
 	holders, err := p.options.Identities(ctx)
 	if err != nil {
@@ -176,16 +185,18 @@ func (p *Peers) sync(ctx context.Context) bool {
 	return complete
 }
 
-// discoverAll returns the peers that are not known, nil for those whose discovery cannot be read.
-func (p *Peers) discoverAll(ctx context.Context, holders map[string]string, known map[string]discovered) map[string]*Peer {
+// discoverAll returns the peers that are not known. A peer is nil if its discovery cannot be read.
+func (p *Peers) discoverAll(
+	ctx context.Context, holders map[string]string, known map[string]discovered,
+) map[string]*Peer {
 	var mu sync.Mutex
-	var group sync.WaitGroup
+	var group panics.Group
 	all := map[string]*Peer{}
 	for id := range holders {
 		if _, ok := known[id]; ok {
 			continue
 		}
-		group.Go(func() {
+		group.Start(func() {
 			found, err := p.discover(ctx, id)
 			if err != nil && ctx.Err() == nil {
 				p.options.Logger.Error(err, "Failed to read the discovery of a peer", "peer", id)
@@ -199,7 +210,7 @@ func (p *Peers) discoverAll(ctx context.Context, holders map[string]string, know
 	return all
 }
 
-// describe names a resource in log lines.
+// describe returns the name of a resource for log lines.
 func describe(resource schema.GroupVersionResource) string {
 	return strings.Trim(resource.GroupVersion().String()+"/"+resource.Resource, "/")
 }

@@ -20,11 +20,10 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// proxiedHeader marks a request that another replica has passed on. It is not passed on again.
+// proxiedHeader marks a request that another replica has forwarded. Such a request is not forwarded again.
 const proxiedHeader = "x-kubernetes-peer-proxied"
 
-// Handler passes requests on to peers, and those that this replica can respond to as well as any other to next. p may be
-// nil.
+// Handler forwards requests for resources that only peers serve, and passes all other requests to next. p may be nil.
 func (p *Peers) Handler(next http.Handler) http.Handler {
 	if p == nil {
 		return next
@@ -64,7 +63,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.peers.forward(w, r, address, resource)
 }
 
-// locate returns the address of one of the peers, or the error of the last one.
+// locate returns the address of a peer, chosen at random from ids. It returns an error if no peer has an address.
 func (p *Peers) locate(ctx context.Context, ids []string) (address string, err error) {
 	for _, i := range rand.Perm(len(ids)) { //nolint:gosec // spreads requests; not a secret
 		if address, err = p.options.Leases.address(ctx, ids[i]); err == nil {
@@ -88,7 +87,8 @@ func (p *Peers) forward(w http.ResponseWriter, r *http.Request, address string, 
 			strconv.Itoa(counted.status), resource.Group, resource.Version, resource.Resource).Inc()
 	}()
 	upgrade := httpstream.IsUpgradeRequest(r)
-	if upgrade { // which does not use the round tripper
+	// Upgrade requests do not use the round tripper, which sets the headers of other requests.
+	if upgrade {
 		transport.SetAuthProxyHeaders(outgoing, user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra())
 	} else if err := request.KeepBody(outgoing); err != nil {
 		responder{}.Error(counted, outgoing, err)
@@ -99,7 +99,7 @@ func (p *Peers) forward(w http.ResponseWriter, r *http.Request, address string, 
 	proxy.NewUpgradeAwareHandler(location, identified, true, upgrade, responder{}).ServeHTTP(counted, outgoing)
 }
 
-// statusRecorder keeps the status of a response.
+// statusRecorder records the status code of a response.
 type statusRecorder struct {
 	http.ResponseWriter
 	status int
@@ -111,22 +111,23 @@ func (s *statusRecorder) WriteHeader(status int) {
 	s.ResponseWriter.WriteHeader(status)
 }
 
-// Hijack implements http.Hijacker, which upgrades need.
+// Hijack implements http.Hijacker, which upgrade requests need.
 func (s *statusRecorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	s.status = http.StatusSwitchingProtocols
 	return http.NewResponseController(s.ResponseWriter).Hijack()
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap implements the interface that http.ResponseController uses to find the wrapped writer.
 func (s *statusRecorder) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-// responder writes the errors of a proxy.
+// responder responds with the errors of a proxy.
 type responder struct{}
 
 // Error implements proxy.ErrorResponder.
 func (responder) Error(w http.ResponseWriter, r *http.Request, err error) {
 	record := request.From(r.Context())
-	if record.Context.Err() != nil { // the filter timeout responds, or the client is gone
+	// The timeout filter responds, or the client has disconnected.
+	if record.Context.Err() != nil {
 		return
 	}
 	record.Logger.Error(err, "Failed to pass a request on to a peer")

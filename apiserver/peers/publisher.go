@@ -8,24 +8,27 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Publisher keeps the address of this replica in etcd, so that others can pass requests on to it.
+// Publisher publishes the address of this replica in etcd, so that other replicas can forward requests to it.
 type Publisher struct {
 	Leases *Leases
-	ID     string // of this replica
-	IP     string
-	Port   int32
-	// Ready reports whether this replica is ready. The address is published when it is for the first time.
+	// ID is the ID of this replica.
+	ID   string
+	IP   string
+	Port int32
+	// Ready reports whether this replica is ready. The address is published when Ready first returns true.
 	Ready  func(context.Context) bool
 	Clock  clock.Clock
 	Logger logr.Logger
 }
 
 const (
-	readyInterval  = 100 * time.Millisecond // kube-apiserver's
-	releaseTimeout = 2 * time.Second        // of the address at shutdown
+	// readyInterval is kube-apiserver's interval for checking Ready.
+	readyInterval = 100 * time.Millisecond
+	// releaseTimeout bounds the removal of the address at shutdown.
+	releaseTimeout = 2 * time.Second
 )
 
-// Run renews the address until ctx ends, then deletes it.
+// Run renews the address until ctx ends, and then removes it.
 func (p *Publisher) Run(ctx context.Context, done func()) error {
 	done()
 	for !p.Ready(ctx) {
@@ -49,7 +52,7 @@ func (p *Publisher) Run(ctx context.Context, done func()) error {
 	return nil
 }
 
-// pause reports whether the time has passed before ctx ended.
+// pause waits for a time, and reports whether the time has passed before ctx ended.
 func (p *Publisher) pause(ctx context.Context, duration time.Duration) bool {
 	select {
 	case <-p.Clock.After(duration):

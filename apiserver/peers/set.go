@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// Set is what the other replicas serve. It is immutable.
+// Set has the resources that the other replicas serve. It is immutable.
 type Set struct {
 	// Peers are sorted by ID.
 	Peers []Peer
@@ -17,8 +17,8 @@ type Set struct {
 // Peer is another replica.
 type Peer struct {
 	ID string
-	// Groups are its aggregated discovery without the core group, and without group versions of custom resources and
-	// extension API servers: this replica has its own view of those.
+	// Groups are the peer's aggregated discovery without the core group, and without the group versions of custom
+	// resources and extension API servers, which every replica discovers itself.
 	Groups []discoveryv2.APIGroupDiscovery
 
 	resources sets.Set[schema.GroupVersionResource]
@@ -38,7 +38,7 @@ func (s *Set) serving(resource schema.GroupVersionResource) []string {
 	return ids
 }
 
-// newPeer returns a peer with the groups of its discovery, the core group among them.
+// newPeer returns a peer with the groups in its discovery. groups includes the core group.
 func newPeer(id string, groups []discoveryv2.APIGroupDiscovery) *Peer {
 	peer := &Peer{ID: id, resources: sets.New[schema.GroupVersionResource]()}
 	for _, group := range groups {
@@ -49,14 +49,15 @@ func newPeer(id string, groups []discoveryv2.APIGroupDiscovery) *Peer {
 				})
 			}
 		}
-		if group.Name != "" { // which is not listed in /apis
+		// The document /apis omits the core group.
+		if group.Name != "" {
 			peer.Groups = append(peer.Groups, group)
 		}
 	}
 	return peer
 }
 
-// without returns the peer without group versions.
+// without returns the peer without the excluded group versions.
 func (p *Peer) without(excluded func(schema.GroupVersion) bool) Peer {
 	filtered := Peer{ID: p.ID, resources: sets.New[schema.GroupVersionResource]()}
 	for resource := range p.resources {

@@ -13,8 +13,8 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// Flags returns the error with which a server with these flags would not start although they are valid for Validate. It
-// reads no files and changes no feature gates of this process.
+// Flags returns the error that prevents the start of a server with these flags although config.Validate accepts them.
+// It reads no files and does not change the feature gates of this process.
 func Flags(c *config.Config) error {
 	version := c.Compatibility.Effective()
 	gates, err := builtin.Gates(builtin.Settings{Gates: c.API.FeatureGates, Version: version})
@@ -34,7 +34,7 @@ func Flags(c *config.Config) error {
 	return plugins.Check(selection(c), "")
 }
 
-// Emulation returns which APIs of an older Kubernetes version are served.
+// Emulation returns the emulated Kubernetes version and the APIs that are served in addition to it.
 func Emulation(c *config.Config) enablement.Emulation {
 	return enablement.Emulation{
 		Version:                        c.Compatibility.Effective(),
@@ -43,8 +43,8 @@ func Emulation(c *config.Config) enablement.Emulation {
 	}
 }
 
-// Leadership returns an error if the controller of coordinated leader election lacks its API. kube-apiserver starts and
-// does not become ready.
+// Leadership returns an error if the controller of coordinated leader election is enabled without its API.
+// kube-apiserver starts in this case but never becomes ready.
 func Leadership(gates featuregate.FeatureGate, apis enablement.APIs) error {
 	candidates := coordinationv1beta1.SchemeGroupVersion.WithResource("leasecandidates")
 	if gates.Enabled(features.CoordinatedLeaderElection) && !apis.Serves(candidates) {
@@ -54,10 +54,11 @@ func Leadership(gates featuregate.FeatureGate, apis enablement.APIs) error {
 	return nil
 }
 
-// UIDHeaders returns an error for --requestheader-uid-headers without its feature gate.
+// UIDHeaders returns an error if --requestheader-uid-headers is set without its feature gate.
 func UIDHeaders(gates featuregate.FeatureGate, c *config.Config) error {
 	if len(c.Authentication.RequestHeaderUID) > 0 && !gates.Enabled(features.RemoteRequestHeaderUID) {
-		return fmt.Errorf("--requestheader-uid-headers requires the %q feature to be enabled", features.RemoteRequestHeaderUID)
+		return fmt.Errorf("--requestheader-uid-headers requires the %q feature to be enabled",
+			features.RemoteRequestHeaderUID)
 	}
 	return nil
 }

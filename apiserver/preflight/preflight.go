@@ -1,6 +1,5 @@
-// Package preflight checks flags and loads the configuration files that they name, as a server does at its start,
-// without starting one.
-// The operator reports what it returns before it changes a running server.
+// Package preflight checks flags and loads the configuration files that they name, as a server does when it starts,
+// without starting a server. The operator reports the result before it changes a running server.
 package preflight
 
 import (
@@ -19,14 +18,15 @@ import (
 	"quorate.dev/apiserver/tracing"
 )
 
-// Report is what a reload of the files cannot change.
+// Report has the settings in the files that a reload cannot change.
 type Report struct {
 	Anonymous apiserver.AnonymousAuthConfig
-	Modes     []string // of authorization except Webhook, sorted
+	// Modes are the authorization modes except Webhook, sorted.
+	Modes []string
 }
 
-// Check returns the error with which a server with these flags would not start because of a configuration file. It
-// connects to no server. Files are evaluated with the feature gates of this process.
+// Check returns the error in a configuration file that prevents the start of a server with these flags. It connects to
+// no server. It evaluates files with the feature gates of this process.
 func Check(c *config.Config) (report Report, err error) {
 	modes, err := authorization.Load(c.Authorization)
 	if err == nil {
@@ -47,7 +47,8 @@ func Check(c *config.Config) (report Report, err error) {
 func checkOthers(c *config.Config) error {
 	auditing := c.Audit
 	if auditing.Log.Path != "" {
-		auditing.Log.Path = "-" // a file would be created
+		// With another path, audit.New would create a file.
+		auditing.Log.Path = "-"
 	}
 	if _, err := audit.New(auditing, audit.Options{}); err != nil {
 		return fmt.Errorf("audit: %w", err)

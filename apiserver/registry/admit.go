@@ -9,12 +9,16 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/resource"
 )
 
 var namespaces = schema.GroupResource{Resource: "namespaces"}
 
-// attributes completes the attributes of a write for admission. The caller sets Operation, Object and Old.
-func attributes(ctx context.Context, t Target, options WriteOptions, a *admission.Attributes) *admission.Attributes {
+// attributes completes the attributes of a write for admission. The caller sets Operation, Object and Old. It changes
+// and returns a.
+func attributes(
+	ctx context.Context, t resource.Target, options WriteOptions, a *admission.Attributes,
+) *admission.Attributes {
 	a.Definition, a.Version = t.Definition, t.Version
 	a.Subresource, a.Kind = t.Endpoint.Subresource, t.Endpoint.Kind
 	a.Namespace, a.Name = t.Namespace, t.Name
@@ -29,7 +33,8 @@ func attributes(ctx context.Context, t Target, options WriteOptions, a *admissio
 	return a
 }
 
-// admit runs mutating and validating admission in one step, for operations without an object to complete in between.
+// admit runs mutating and validating admission in one step, for DELETE and CONNECT, between whose steps no strategy
+// completes an object.
 func (r *Registry) admit(ctx context.Context, attributes *admission.Attributes) error {
 	if err := r.admission.Admit(ctx, attributes); err != nil {
 		return err
@@ -38,7 +43,8 @@ func (r *Registry) admit(ctx context.Context, attributes *admission.Attributes) 
 }
 
 // optionsOf returns a client's options with the kind that webhooks are shown. An update that creates the object has the
-// options of a create.
+// options of a create, like updateToCreateOptions of kube-apiserver. It sets the kind in place. Concurrent deletions of
+// a collection therefore must not share options: each attempt of a deletion has a copy.
 func optionsOf(operation admission.Operation, options runtime.Object) runtime.Object {
 	if update, ok := options.(*metav1.UpdateOptions); ok && operation == admission.Create {
 		options = &metav1.CreateOptions{

@@ -7,54 +7,39 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"quorate.dev/apiserver/registry/strategy"
 	"quorate.dev/apiserver/resource"
 )
 
-// CheckName refuses an object whose name or namespace differs from those of the request's path.
-func CheckName(object metav1.Object, t Target) error {
-	switch name, namespace := object.GetName(), object.GetNamespace(); {
-	case name == "":
-		return apierrors.NewBadRequest(fmt.Sprintf(
-			"the name of the object (%s based on URL) was undeterminable: name must be provided", t.Name))
-	case name != t.Name:
-		return apierrors.NewBadRequest(fmt.Sprintf(
-			"the name of the object (%s) does not match the name on the URL (%s)", name, t.Name))
-	case t.Namespace != "" && namespace != "" && namespace != t.Namespace:
-		return apierrors.NewBadRequest(fmt.Sprintf(
-			"the namespace of the object (%s) does not match the namespace on the request (%s)", namespace, t.Namespace))
-	}
-	return nil
-}
-
-// checkUID refuses a change that is meant for an earlier or later object of the same name.
+// checkUID refuses a change that is meant for an earlier or later object of the same name. An object that does not
+// exist has the UID "". The precondition comes from the body of a PUT (objInfo.Preconditions in Store.Update).
 func (u *update) checkUID(actual types.UID) error {
 	expected := u.change.UID()
 	if expected == "" || expected == actual {
 		return nil
 	}
 	precondition := resource.PreconditionError{What: "UID", Wanted: string(expected), Actual: string(actual)}
-	return u.registry.storageConflict(u.target, precondition.Error(), u.options.DryRun)
+	return u.registry.StorageConflict(u.target, precondition.Error(), u.options.DryRun)
 }
 
-// storageConflict is the conflict that kube-apiserver's storage layer reports. Its dry-run storage reports keys
-// without the prefix.
-func (r *Registry) storageConflict(t Target, message string, dryRun bool) error {
-	key := r.storageOf(t.Match).Store.Key(t.path())
+// StorageConflict returns the conflict that kube-apiserver's storage layer reports for a failed precondition, with the
+// text of storage.NewInvalidObjError. In a dry run, the key has no prefix of the store, as in DryRunnableStorage.
+func (r *Registry) StorageConflict(t resource.Target, message string, dryRun bool) error {
+	key := r.storageOf(t.Match).Store.Key(t.Path())
 	if dryRun {
-		key = "/" + t.path()
+		key = "/" + t.Path()
 	}
 	return apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf(
 		"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: %s", key, message))
 }
 
-// checkNewResourceVersion refuses to create an object that has a resourceVersion. Like kube-apiserver's, a dry run
-// does not check it.
+// checkNewResourceVersion refuses to create an object that has a resourceVersion, like etcd3's Create, which a dry run
+// of kube-apiserver does not reach. A malformed resourceVersion is ignored.
 func checkNewResourceVersion(object runtime.Object, dryRun bool) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil || dryRun {
@@ -69,8 +54,9 @@ func checkNewResourceVersion(object runtime.Object, dryRun bool) error {
 
 var errRevisionOnCreate = errors.New("resourceVersion should not be set on objects to be created")
 
-// checkCreateByUpdate refuses a create by update that carries a UID. A valid resourceVersion is ignored.
-func checkCreateByUpdate(t Target, object runtime.Object) error {
+// checkCreateByUpdate refuses a create by update whose object has a UID, because the client means an object that has
+// been deleted. A valid resourceVersion is ignored.
+func checkCreateByUpdate(t resource.Target, object runtime.Object) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil // admission reports it
@@ -83,9 +69,11 @@ func checkCreateByUpdate(t Target, object runtime.Object) error {
 	return err
 }
 
-// checkRevision compares the resourceVersion of an update with the current revision. An unconditional update, which
-// has none, gets the current one.
-func checkRevision(t Target, object runtime.Object, current int64) error {
+// checkRevision compares the resourceVersion of an update with the revision of the state that it replaces. An object
+// without a resourceVersion asks for an unconditional update: it gets the current revision if the strategy permits
+// that. An attempt that started from a stale state may fail here although the client's revision is current; retry then
+// reads the stored state. It mirrors the checks of Store.Update.
+func checkRevision(t resource.Target, object runtime.Object, current int64) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return err
@@ -95,7 +83,7 @@ func checkRevision(t Target, object runtime.Object, current int64) error {
 		return err
 	}
 	if revision == 0 {
-		if !updateStrategy(t).AllowUnconditionalUpdate() {
+		if !strategy.ForUpdate(t).AllowUnconditionalUpdate() {
 			return apierrors.NewInvalid(schema.GroupKind{Group: t.Group, Kind: t.Plural}, t.Name, field.ErrorList{
 				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"),
 			})
@@ -109,7 +97,8 @@ func checkRevision(t Target, object runtime.Object, current int64) error {
 	return nil
 }
 
-// parseUpdateRevision parses the resourceVersion of an object in a request; 0 if it has none.
+// parseUpdateRevision parses the resourceVersion of an object in a request; 0 if it has none. A number that is too
+// large for a revision of etcd becomes negative, which no revision equals.
 func parseUpdateRevision(resourceVersion string) (int64, error) {
 	if resourceVersion == "" {
 		return 0, nil

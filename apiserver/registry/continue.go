@@ -13,7 +13,7 @@ import (
 // server can continue a list.
 type continueToken struct {
 	APIVersion string `json:"v"`
-	// Revision of the list; -1: continue at the current revision.
+	// Revision is the revision of the whole list; -1: continue at the current revision (see storedError).
 	Revision int64 `json:"rv"`
 	// Start is the key to continue at, relative to the collection.
 	Start string `json:"start"`
@@ -22,16 +22,18 @@ type continueToken struct {
 const (
 	continueVersion = "meta.k8s.io/v1"
 	latestRevision  = -1
-	firstKeyAfter   = "\u0000"
+	// firstKeyAfter is appended to a key to get the first key after it in byte order.
+	firstKeyAfter = "\u0000"
 )
 
 var (
 	errTokenInvalid = errors.New("continue key is not valid")
-	errTokenVersion = errors.New("continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)")
+	errTokenVersion = errors.New("continue key is not valid: incorrect encoded start resourceVersion (version " +
+		"meta.k8s.io/v1)")
 )
 
-// encodeContinue returns the token that continues at key, which must be in collection. slash is the beginning of the key
-// in the token.
+// encodeContinue returns the token that continues at key, which must be in collection. slash is the beginning of the
+// key in the token.
 func encodeContinue(key, collection, slash string, revision int64) (string, error) {
 	start, ok := strings.CutPrefix(key, collection)
 	if !ok {
@@ -44,7 +46,9 @@ func encodeContinue(key, collection, slash string, revision int64) (string, erro
 	return base64.RawURLEncoding.EncodeToString(encoded), nil
 }
 
-// decodeContinue returns the key and revision to continue at. It refuses a token that points outside the collection.
+// decodeContinue returns the key and revision to continue at. It mirrors storage.DecodeContinue, including the error
+// texts. The token comes from the client, so that it can have any content: one that points outside the collection is
+// refused.
 func decodeContinue(token, collection string) (key string, revision int64, err error) {
 	data, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {

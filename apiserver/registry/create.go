@@ -12,16 +12,24 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/registry/change"
+	"quorate.dev/apiserver/registry/strategy"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
 
-// generateAttempts is how many names are tried for an object with generateName.
+// generateAttempts is how many names are tried for an object with generateName: maxNameGenerationCreateAttempts of
+// kube-apiserver's Store. A suffix has 27^5 values, so that a namespace with 100,000 generated names refuses
+// practically no create.
 const generateAttempts = 8
 
-// Create stores a new object, which it takes ownership of. If the endpoint has an action, it runs the action instead.
-func (r *Registry) Create(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
-	ctx = t.context(ctx)
+// Create stores a new object, which it takes ownership of. If the endpoint has an action, Create runs the action
+// instead. The steps are in the order of kube-apiserver's create handler and Store.create: managed fields, mutating
+// admission, reservations, strategy, validating admission, storage.
+func (r *Registry) Create(
+	ctx context.Context, t resource.Target, object runtime.Object, options WriteOptions,
+) (*Result, error) {
+	ctx = t.WithNamespace(ctx)
 	if t.Endpoint.Action != nil {
 		return r.runAction(ctx, t, object, options)
 	}
@@ -29,9 +37,9 @@ func (r *Registry) Create(ctx context.Context, t Target, object runtime.Object, 
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	t = t.named(accessor.GetName())
-	removeDuplicateOwners(ctx, object, duplicateOwners)
-	if err := track(t, nil, object, options.Manager); err != nil {
+	t = t.Named(accessor.GetName())
+	change.RemoveDuplicateOwners(ctx, object)
+	if err := change.Track(t, nil, object, options.Manager); err != nil {
 		return nil, err
 	}
 	admitted, err := r.admitNew(ctx, t, object, options)
@@ -42,9 +50,10 @@ func (r *Registry) Create(ctx context.Context, t Target, object runtime.Object, 
 	return result, r.createError(ctx, t, admitted.Object, err)
 }
 
-// admitNew runs mutating admission on a new object. Its managed fields must be up to date.
+// admitNew runs mutating admission on a new object, whose managed fields must be up to date, because webhooks see them.
+// The UID and creation timestamp are set afterwards, so that neither clients nor plugins can choose them.
 func (r *Registry) admitNew(
-	ctx context.Context, t Target, object runtime.Object, options WriteOptions,
+	ctx context.Context, t resource.Target, object runtime.Object, options WriteOptions,
 ) (*admission.Attributes, error) {
 	if t.Terminating { // like kube-apiserver's forbidCreateAdmission, before all other admission
 		return nil, terminating(t)
@@ -61,27 +70,28 @@ func (r *Registry) admitNew(
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	rest.FillObjectMetaSystemFields(accessor)
-	removeDuplicateOwners(ctx, object, duplicateOwnersAdmitted)
+	change.RemoveDuplicateOwnersAdmitted(ctx, object)
 	return a, nil
 }
 
 // insertNamed stores an admitted object under its name or a generated one.
 func (r *Registry) insertNamed(
-	ctx context.Context, t Target, admitted *admission.Attributes, options WriteOptions,
+	ctx context.Context, t resource.Target, admitted *admission.Attributes, options WriteOptions,
 ) (*Result, error) {
 	accessor, err := meta.Accessor(admitted.Object)
 	if err != nil {
 		return nil, err
 	}
 	if accessor.GetName() != "" || accessor.GetGenerateName() == "" {
-		return r.insert(ctx, t.named(accessor.GetName()), admitted, options)
+		return r.insert(ctx, t.Named(accessor.GetName()), admitted, options)
 	}
 	return r.insertGenerated(ctx, t, admitted, options)
 }
 
-// insertGenerated tries generated names until one is free.
+// insertGenerated tries generated names until one is free. Each attempt repeats the reservations, the strategy and
+// validating admission with the new name, but not mutating admission, as in Store.createWithGenerateNameRetry.
 func (r *Registry) insertGenerated(
-	ctx context.Context, t Target, admitted *admission.Attributes, options WriteOptions,
+	ctx context.Context, t resource.Target, admitted *admission.Attributes, options WriteOptions,
 ) (*Result, error) {
 	original := admitted.Object
 	for attempt := 1; ; attempt++ {
@@ -95,38 +105,35 @@ func (r *Registry) insertGenerated(
 		}
 		admitted.Name = t.Endpoint.Create.GenerateName(accessor.GetGenerateName())
 		accessor.SetName(admitted.Name)
-		result, err := r.insert(ctx, t.named(admitted.Name), admitted, options)
+		result, err := r.insert(ctx, t.Named(admitted.Name), admitted, options)
 		if !errors.Is(err, storage.ErrExists) || attempt == generateAttempts {
 			return result, err
 		}
 	}
 }
 
-// insert validates and stores an admitted object that has its name. The error is storage.ErrExists if the name is
-// taken.
+// insert validates and stores an admitted object that has its name. It returns storage.ErrExists if the name is taken.
+// Reservations come before the strategy, as BeginCreate comes before rest.BeforeCreate in Store.create, so that the
+// allocated addresses and ports are validated too.
 func (r *Registry) insert(
-	ctx context.Context, t Target, admitted *admission.Attributes, options WriteOptions,
+	ctx context.Context, t resource.Target, admitted *admission.Attributes, options WriteOptions,
 ) (result *Result, err error) {
 	object := admitted.Object
 	if err := r.admission.Reserve(ctx, admitted); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			r.admission.Rollback(ctx, admitted)
-		}
-	}()
+	defer func() { r.rollback(ctx, admitted, err) }()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := beforeCreate(ctx, t.Version.Endpoints[""].Create, object); err != nil {
+	if err := strategy.BeforeCreate(ctx, t, object); err != nil {
 		return nil, err
 	}
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil, err
 	}
-	t = t.named(accessor.GetName()) // some strategies choose the name
+	t = t.Named(accessor.GetName()) // some strategies choose the name
 	if err := r.admission.Validate(ctx, admitted); err != nil {
 		return nil, err
 	}
@@ -136,8 +143,19 @@ func (r *Registry) insert(
 	return r.storeNew(ctx, t, object, options)
 }
 
-// storeNew encodes and stores a validated object.
-func (r *Registry) storeNew(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
+// rollback releases the reservations of a write that has failed. An object whose write has an unknown outcome may be
+// stored, now or later, and keeps its reservations: otherwise another object could get the same address. The repair
+// controllers of addresses and ports release them if the object was not stored.
+func (r *Registry) rollback(ctx context.Context, admitted *admission.Attributes, err error) {
+	if err != nil && !errors.Is(err, storage.ErrUncertain) {
+		r.admission.Rollback(ctx, admitted)
+	}
+}
+
+// storeNew encodes and stores a validated object, and gives the object the revision of the write.
+func (r *Registry) storeNew(
+	ctx context.Context, t resource.Target, object runtime.Object, options WriteOptions,
+) (*Result, error) {
 	if !options.DryRun {
 		removeSelfLink(object)
 	}
@@ -165,13 +183,17 @@ func (r *Registry) storeNew(ctx context.Context, t Target, object runtime.Object
 	return &Result{Outcome: Created, Object: object, Stored: data, Revision: revision}, nil
 }
 
-// putNew stores bytes under a new path. In a dry run, or beyond the soft quota, it only checks that the path is free:
-// that the name is taken is the more helpful error.
+// putNew stores bytes under a new path. In a dry run, or beyond the soft quota, it only checks that the path is free
+// and that the definition of a custom resource permits the creation; these errors are more helpful than a full
+// database. The token of limitOwn is taken last, immediately before the write.
 func (r *Registry) putNew(
-	ctx context.Context, t Target, data []byte, ttl time.Duration, options WriteOptions,
+	ctx context.Context, t resource.Target, data []byte, ttl time.Duration, options WriteOptions,
 ) (int64, error) {
 	quotaErr := r.checkQuota(t, nil, 0, len(data), options)
 	if !options.DryRun && quotaErr == nil {
+		if err := r.limitOwn(ctx, t, nil); err != nil {
+			return 0, err
+		}
 		return r.create(ctx, t, data, ttl)
 	}
 	if t.Permission != nil {
@@ -179,7 +201,7 @@ func (r *Registry) putNew(
 			return 0, err
 		}
 	}
-	_, err := r.storageOf(t.Match).Store.Get(ctx, t.path())
+	_, err := r.storageOf(t.Match).Store.Get(ctx, t.Path())
 	switch {
 	case errors.Is(err, storage.ErrNotFound):
 		return 0, quotaErr
@@ -189,14 +211,15 @@ func (r *Registry) putNew(
 	return 0, err
 }
 
-// createError returns the API status of an error. If the name is taken, it adds that another generated name may be
-// free and that the existing object is being deleted.
-func (r *Registry) createError(ctx context.Context, t Target, object runtime.Object, err error) error {
+// createError returns the API status of an error. If the name is taken, the message says that the client may retry with
+// another generated name (rest.CheckGeneratedNameError), and whether the existing object is being deleted, in which
+// case waiting helps. Finding out the latter costs a read.
+func (r *Registry) createError(ctx context.Context, t resource.Target, object runtime.Object, err error) error {
 	accessor, accessErr := meta.Accessor(object)
 	if accessErr != nil || !errors.Is(err, storage.ErrExists) {
 		return status(err, t)
 	}
-	t = t.named(accessor.GetName())
+	t = t.Named(accessor.GetName())
 	err = status(err, t)
 	if accessor.GetGenerateName() != "" {
 		err = apierrors.NewGenerateNameConflict(t.GroupResource(), accessor.GetName(), 1)
@@ -208,8 +231,9 @@ func (r *Registry) createError(ctx context.Context, t Target, object runtime.Obj
 	return err
 }
 
-// isTerminating reports whether the target's object has a deletion timestamp.
-func (r *Registry) isTerminating(ctx context.Context, t Target) bool {
+// isTerminating reports whether the target's object has a deletion timestamp. An object that cannot be read counts as
+// not terminating, because the result only completes an error message.
+func (r *Registry) isTerminating(ctx context.Context, t resource.Target) bool {
 	current, err := r.storedState(ctx, t)
 	if err != nil || !current.found {
 		return false
@@ -224,10 +248,14 @@ func (r *Registry) isTerminating(ctx context.Context, t Target) bool {
 
 var errNotValidated = errors.New("the action did not run validating admission")
 
-// runAction admits the body of a create-only endpoint and runs its action.
-func (r *Registry) runAction(ctx context.Context, t Target, body runtime.Object, options WriteOptions) (*Result, error) {
-	removeDuplicateOwners(ctx, body, duplicateOwners)
-	if err := track(t, nil, body, options.Manager); err != nil {
+// runAction admits the body of a create-only endpoint, such as bindings, evictions and tokens, and runs its action. The
+// action calls Call.Validate once it has completed the body; an action that does not is an error, because its body
+// would have passed no validating admission. The reservers of a Chain are not involved.
+func (r *Registry) runAction(
+	ctx context.Context, t resource.Target, body runtime.Object, options WriteOptions,
+) (*Result, error) {
+	change.RemoveDuplicateOwners(ctx, body)
+	if err := change.Track(t, nil, body, options.Manager); err != nil {
 		return nil, err
 	}
 	a := attributes(ctx, t, options, &admission.Attributes{Operation: admission.Create, Object: body})
@@ -237,13 +265,13 @@ func (r *Registry) runAction(ctx context.Context, t Target, body runtime.Object,
 	if err := r.admission.Admit(ctx, a); err != nil {
 		return nil, err
 	}
-	removeDuplicateOwners(ctx, body, duplicateOwnersAdmitted)
+	change.RemoveDuplicateOwnersAdmitted(ctx, body)
 	validated := false
 	create := &metav1.CreateOptions{FieldManager: options.Manager}
 	if options.DryRun {
 		create.DryRun = []string{metav1.DryRunAll}
 	}
-	response, err := t.Endpoint.Action(ctx, r.Client(), resource.Call{
+	response, err := t.Endpoint.Action(ctx, resource.Call{
 		Definition: t.Definition,
 		Version:    t.Version,
 		Namespace:  t.Namespace,
@@ -272,7 +300,8 @@ func removeSelfLink(object runtime.Object) {
 	}
 }
 
-func timeToLive(t Target, object runtime.Object) time.Duration {
+// timeToLive returns the time after which etcd deletes an object that is stored now; 0: never.
+func timeToLive(t resource.Target, object runtime.Object) time.Duration {
 	if t.TimeToLive == nil {
 		return 0
 	}

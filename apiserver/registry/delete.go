@@ -12,15 +12,20 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/registry/strategy"
 	"quorate.dev/apiserver/resource"
 )
 
 // Delete deletes the target's object. An object with finalizers or a grace period is only marked: it gets a deletion
-// timestamp and stays until its finalizers are removed or it is deleted with a grace period of zero.
+// timestamp and stays until its finalizers are removed or it is deleted with a grace period of zero. options must not
+// be nil; Delete does not change them.
+//
+// Delete mirrors kube-apiserver's Store.Delete, in whose terms run is rest.BeforeDelete followed by
+// updateForGracefulDeletionAndFinalizers. Admission sees the object of each attempt, as deleteValidation does there.
 func (r *Registry) Delete(
-	ctx context.Context, t Target, options *metav1.DeleteOptions, write WriteOptions,
+	ctx context.Context, t resource.Target, options *metav1.DeleteOptions, write WriteOptions,
 ) (*Result, error) {
-	ctx = t.context(ctx)
+	ctx = t.WithNamespace(ctx)
 	if guard, ok := t.Endpoint.Delete.(resource.DeletionGuard); ok && !write.Collection {
 		if err := guard.CheckDeletion(t.Name); err != nil {
 			return nil, err
@@ -36,11 +41,13 @@ func (r *Registry) Delete(
 // deletion is a DELETE of one object. The fields below marked belong to the latest attempt.
 type deletion struct {
 	registry  *Registry
-	target    Target
+	target    resource.Target
 	requested *metav1.DeleteOptions // the client's; read-only
 	write     WriteOptions
+	own       ownWrite
 	// marked is the result of an attempt that marked the object but then could not remove it. The deletion then
-	// succeeds even if a concurrent request removes the object first.
+	// succeeds even if a concurrent request, for example of the kubelet, removes the object first (ignoreNotFound of
+	// Store.Delete).
 	marked *Result
 
 	current    state
@@ -73,12 +80,15 @@ func (d *deletion) attempt(ctx context.Context, current state) (*Result, error) 
 	return d.run(ctx, object)
 }
 
-// rewrite implements writer. The object waits for its finalizers, whose removal writes it.
+// rewrite implements writer. It writes nothing: the object waits for its finalizers, and their removal writes the
+// object with the current key.
 func (d *deletion) rewrite(_ context.Context, _ state, result *Result) (*Result, error) {
 	return result, nil
 }
 
-// terminate deletes an object whose content is removed first. The first request only marks it.
+// terminate deletes an object whose content is removed first, such as a namespace (kube-apiserver's REST.Delete of
+// namespaces). The first request only marks the object; later requests return it unchanged while finalizers in its spec
+// are pending, and delete it like any other object once they are gone.
 func (d *deletion) terminate(
 	ctx context.Context, terminator resource.Terminator, object runtime.Object,
 ) (*Result, error) {
@@ -100,12 +110,14 @@ func (d *deletion) terminate(
 	return d.run(ctx, object)
 }
 
-// unchanged is the result while an earlier deletion is pending.
+// unchanged returns the result of a deletion that writes nothing, because an earlier deletion is pending.
 func (d *deletion) unchanged(object runtime.Object) *Result {
 	return &Result{Object: object, Stored: d.current.data, Revision: d.current.revision, DryRun: d.write.DryRun}
 }
 
-// checkPreconditions mirrors kube-apiserver's Preconditions.Check, which rest.BeforeDelete otherwise runs.
+// checkPreconditions checks the preconditions of a deletion that only marks the object, and returns the errors of
+// storage.Preconditions.Check. In all other deletions, rest.BeforeDelete checks the preconditions and returns errors
+// with other texts.
 func (d *deletion) checkPreconditions(object runtime.Object) error {
 	if d.options.Preconditions == nil {
 		return nil
@@ -128,7 +140,18 @@ func (d *deletion) checkPreconditions(object runtime.Object) error {
 	return nil
 }
 
-// run removes an object without finalizers and grace period, and marks any other.
+// run removes an object without finalizers and grace period, and marks any other object. object is a copy that
+// rest.BeforeDelete changes: it sets the deletion timestamp of kinds with grace periods, and reports with pending that
+// a running grace period is not shortened.
+//
+//	finalizers  grace period      effect
+//	yes         not supported     mark; MarkDeleting sets the timestamp
+//	yes         any               mark
+//	no          above zero        mark; the kubelet deletes the object later
+//	no          zero              mark, then remove
+//	no          not supported     remove
+//
+// The first column refers to the finalizers after CollectionFinalizers has applied the propagation policy.
 func (d *deletion) run(ctx context.Context, object runtime.Object) (*Result, error) {
 	graceful, pending, err := rest.BeforeDelete(d.target.Endpoint.Delete, ctx, object, d.options)
 	if err != nil {
@@ -143,14 +166,15 @@ func (d *deletion) run(ctx context.Context, object runtime.Object) (*Result, err
 	}
 	hadFinalizers := len(accessor.GetFinalizers()) > 0
 	if !d.registry.noGarbageCollector {
-		accessor.SetFinalizers(collectionFinalizers(ctx, d.target.Endpoint.Delete, accessor.GetFinalizers(), d.options))
+		accessor.SetFinalizers(strategy.CollectionFinalizers(ctx, d.target.Endpoint.Delete,
+			accessor.GetFinalizers(), d.options))
 	}
 	hasFinalizers := len(accessor.GetFinalizers()) > 0
 	switch {
 	case d.write.DryRun && hadFinalizers && !hasFinalizers && !graceful:
 		return d.empty(ctx)
 	case hasFinalizers && !graceful:
-		markDeleting(accessor, metav1.NewTime(d.registry.clock.Now()))
+		strategy.MarkDeleting(accessor, metav1.NewTime(d.registry.clock.Now()))
 		return d.mark(ctx, object)
 	case hasFinalizers, graceful && *d.options.GracePeriodSeconds > 0:
 		return d.mark(ctx, object)
@@ -176,8 +200,8 @@ func (d *deletion) markAndRemove(ctx context.Context, object runtime.Object) (*R
 	return removed, nil
 }
 
-// mark stores the object with its deletion timestamp, unless it is stored already. As in kube-apiserver, an object
-// with a TTL loses it and waits for its finalizers.
+// mark stores the object with its deletion timestamp, unless it is stored in that form already. As in kube-apiserver,
+// an object with a TTL loses its TTL and waits for its finalizers.
 func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, error) {
 	if !d.write.DryRun {
 		removeSelfLink(object)
@@ -196,7 +220,11 @@ func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, er
 	if d.write.DryRun {
 		return result, nil
 	}
-	result.Revision, err = d.registry.storageOf(d.target.Match).Store.Update(ctx, d.target.path(), d.current.revision, data, 0)
+	if err = d.own.limit(ctx, d.registry, d.target, object); err != nil {
+		return nil, err
+	}
+	result.Revision, err = d.registry.storageOf(d.target.Match).Store.Update(ctx, d.target.Path(),
+		d.current.revision, data, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -204,14 +232,18 @@ func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, er
 	return result, nil
 }
 
-// remove deletes the object from storage.
+// remove deletes the object from storage, on the condition that it still has the revision of d.current, and releases
+// its reservations. The object gets the revision of the deletion, which the event of the deletion has too.
 func (d *deletion) remove(ctx context.Context, object runtime.Object) (*Result, error) {
 	result := d.unchanged(object)
 	result.Outcome = Deleted
 	if d.write.DryRun {
 		return result, nil
 	}
-	revision, err := d.registry.storageOf(d.target.Match).Store.Delete(ctx, d.target.path(), d.current.revision)
+	if err := d.own.limit(ctx, d.registry, d.target, object); err != nil {
+		return nil, err
+	}
+	revision, err := d.registry.storageOf(d.target.Match).Store.Delete(ctx, d.target.Path(), d.current.revision)
 	if err != nil {
 		return nil, err
 	}
@@ -221,8 +253,8 @@ func (d *deletion) remove(ctx context.Context, object runtime.Object) (*Result, 
 	return result, nil
 }
 
-// empty is what kube-apiserver returns for the dry run of a deletion that removes the last finalizer: an object of
-// the kind without content.
+// empty returns the result that kube-apiserver has for the dry run of a deletion whose propagation policy removes the
+// last finalizer: an object of the kind without content, which its dry-run storage has not filled.
 func (d *deletion) empty(ctx context.Context) (*Result, error) {
 	object := d.target.Version.Codec.New()
 	data, err := d.target.Version.Codec.Store(ctx, object)
@@ -230,16 +262,4 @@ func (d *deletion) empty(ctx context.Context) (*Result, error) {
 		return nil, internalError(err)
 	}
 	return &Result{Outcome: DeletedEmpty, Object: object, Stored: data, DryRun: true}, nil
-}
-
-// markDeleting sets the deletion timetimestamp of an object of a kind without grace periods.
-func markDeleting(object metav1.Object, now metav1.Time) {
-	if object.GetDeletionTimestamp() == nil && object.GetGeneration() > 0 {
-		object.SetGeneration(object.GetGeneration() + 1)
-	}
-	if timestamp := object.GetDeletionTimestamp(); timestamp == nil || timestamp.After(now.Time) {
-		object.SetDeletionTimestamp(&now)
-	}
-	zero := int64(0)
-	object.SetDeletionGracePeriodSeconds(&zero)
 }

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"quorate.dev/apiserver/registry/change"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
@@ -17,12 +18,15 @@ import (
 // modifiedMessage mirrors kube-apiserver; some clients match it to decide whether to retry.
 const modifiedMessage = "the object has been modified; please apply your changes to the latest version and try again"
 
-// status converts an error of storage or the watch cache into the API status that kube-apiserver returns.
-func status(err error, t Target) error {
+// status converts an error of storage or the watch cache into the API status that kube-apiserver returns. It
+// corresponds to the interpretation of etcd's errors in etcd3, followed by storeerr.InterpretGetError and the like. API
+// statuses, errors of an Edit, and watchcache.ErrDropped, which callers handle, stay as they are. The order of the
+// cases matters: an error of a write with an unknown outcome may wrap the error of its context.
+func status(err error, t resource.Target) error {
 	var conflict *storage.ConflictError
 	var large *storage.TooLargeError
 	var api apierrors.APIStatus
-	var edit *editError
+	var edit *change.EditError
 	var unready *watchcache.InitializingError
 	var unreadable *storage.TransformError
 	switch {
@@ -58,14 +62,15 @@ func status(err error, t Target) error {
 // conversion webhook is code 500 with the plain message.
 func internalError(err error) error {
 	var conversion *resource.ConversionError
-	if errors.As(err, &conversion) || apierrors.IsRequestEntityTooLargeError(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	if errors.As(err, &conversion) || apierrors.IsRequestEntityTooLargeError(err) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	return apierrors.NewInternalError(err)
 }
 
 // notServed is the error for a resource that was removed during the request.
-func notServed(t Target) error {
+func notServed(t resource.Target) error {
 	return apierrors.NewGenericServerResponse(http.StatusNotFound, "", t.GroupResource(), t.Name, "", 0, true)
 }
 

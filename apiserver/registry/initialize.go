@@ -10,46 +10,52 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
 
-// initializationWait is the time that lists and watches wait for a watch cache that is being initialized. kube-apiserver
-// reads all collections before it is ready. Here the first request for a collection starts the read, which is usually
-// much shorter.
+// initializationWait is the time that lists and watches wait for a watch cache that is being initialized.
+// kube-apiserver reads all collections before it is ready. Here the first request for a collection starts the read,
+// which usually takes much less time than that.
 const initializationWait = 3 * time.Second
 
-// awaitInitialized waits for the watch cache of a collection. It refuses requests of clients with code 429 if that takes
-// too long, so that they do not pile up; see KEP-4568. kube-apiserver does not cache resources with a TTL.
-func (r *Registry) awaitInitialized(ctx context.Context, t Target) error {
+// awaitInitialized waits for the watch cache of a collection. It refuses requests of clients with code 429 if that
+// takes longer than initializationWait, so that they do not pile up; see KEP-4568. Requests for resources with a TTL
+// are not refused, because kube-apiserver does not cache them.
+func (r *Registry) awaitInitialized(ctx context.Context, t resource.Target) error {
 	if r.bypassesCache(t) || r.waitsForCaches || t.Internal || t.TimeToLive != nil {
 		return nil
 	}
-	return r.cache(t.Match).AwaitInitialized(ctx, initializationWait)
+	return r.Cache(t.Match).AwaitInitialized(ctx, initializationWait)
 }
 
-// hasUnreadable reports whether a cache cannot be initialized because a value cannot be read. Consistent lists then fail
-// with the store's error, which names all such objects. kube-apiserver does so as long as it has a stale cache, and
-// responds with 429 after its next start.
+// hasUnreadable reports whether a cache cannot be initialized because a value cannot be read. Consistent lists then
+// fail with the store's error, which names all such objects. kube-apiserver does so as long as it has a stale cache,
+// and responds with 429 after its next start.
 func hasUnreadable(err error) bool {
 	var unready *watchcache.InitializingError
 	return errors.As(err, &unready) && unready.Unreadable != nil
 }
 
-// delegates reports whether a GET, or a list at an exact revision, is served from storage because there is no watch cache
-// or it is being initialized.
-func (r *Registry) delegates(t Target) bool {
-	return r.bypassesCache(t) || !r.waitsForCaches && r.cache(t.Match).Initializing()
+// delegates reports whether a GET, or a list at an exact revision, is served from storage because there is no watch
+// cache or it is being initialized. It starts the initialization of a cache that has not been used yet.
+func (r *Registry) delegates(t resource.Target) bool {
+	return r.bypassesCache(t) || !r.waitsForCaches && r.Cache(t.Match).Initializing()
 }
 
 // delegatesList reports whether a list is served from storage because its watch cache is being initialized. As in
 // kube-apiserver, only pages without selectors are: others would read whole collections.
 func (l *listing) delegatesList() bool {
-	return (l.options.Limit > 0 || l.options.deletion) && l.options.everything() && l.options.Continue == "" &&
+	return (l.options.Limit > 0 || l.options.deletion) && l.options.Everything() && l.options.Continue == "" &&
 		l.registry.delegates(l.target)
 }
 
-// getAtLeast reads an object from storage at a revision that is not less than the client's.
-func (r *Registry) getAtLeast(ctx context.Context, t Target, resourceVersion string) (*watchcache.Entry, error) {
+// getAtLeast reads an object from storage at a revision that is not less than the client's. It mirrors Get of etcd3
+// with validateMinimumResourceVersion: the revision of the client is compared with the current revision of etcd, which
+// need not be a revision of this object.
+func (r *Registry) getAtLeast(
+	ctx context.Context, t resource.Target, resourceVersion string,
+) (*watchcache.Entry, error) {
 	if resourceVersion == "" || resourceVersion == "0" {
 		return r.getStored(ctx, t)
 	}
@@ -72,7 +78,7 @@ func (r *Registry) getAtLeast(ctx context.Context, t Target, resourceVersion str
 
 // initializing is the error for a request whose watch cache is being initialized. Its Retry-After grows with the
 // downtime like kube-apiserver's calculateRetryAfterForUnreadyCache.
-func initializing(err *watchcache.InitializingError, t Target) error {
+func initializing(err *watchcache.InitializingError, t resource.Target) error {
 	const factor, least, most = 0.06, 1, 30
 	seconds := min(most, max(least, math.Exp(factor*err.Downtime.Seconds())))
 	message := err.Error()
@@ -82,8 +88,9 @@ func initializing(err *watchcache.InitializingError, t Target) error {
 	return apierrors.NewTooManyRequests(message, int(seconds))
 }
 
-// typeDescription returns the name of a type in the errors of client-go's reflectors, which fill kube-apiserver's caches.
-func typeDescription(t Target) string {
+// typeDescription returns the name of a type in the errors of client-go's reflectors, which fill kube-apiserver's
+// caches.
+func typeDescription(t resource.Target) string {
 	if t.Storage != nil { // custom
 		return schema.GroupVersionKind{Group: t.Group, Version: t.Version.Name, Kind: t.Kind}.String()
 	}

@@ -3,7 +3,6 @@ package registry
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,17 +10,24 @@ import (
 
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/encoding"
+	"quorate.dev/apiserver/registry/selection"
 	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
 
-// ListOptions are a client's validated options.
+// Selection selects objects of a collection.
+type Selection = selection.Selection
+
+// ListOptions are a client's validated options. The combination of ResourceVersion, Match, Limit and Continue selects
+// the revision and the source of the list as kube-apiserver's ShouldDelegateList does; the package documentation has a
+// table.
 type ListOptions struct {
 	Selection
-	ResourceVersion string
-	Match           metav1.ResourceVersionMatch
-	Limit           int64
-	Continue        string
+	ResourceVersion string                      // "": the current state; "0": any cached state
+	Match           metav1.ResourceVersionMatch // "" with a Limit and a ResourceVersion above 0 means exact
+	Limit           int64                       // largest number of objects of the page; 0: no limit
+	Continue        string                      // token of the page; "": the first page
 
 	// deletion is set for the list of a DeleteCollection, which kube-apiserver reads in pages.
 	deletion bool
@@ -72,31 +78,45 @@ func (l *List) Meta() metav1.ListMeta {
 // storage returns the Storage of the collection.
 func (l *listing) storage() *Storage { return l.registry.storageOf(l.target.Match) }
 
-// listing is one List call.
+// listing is one List call. resume and start adjust options: kube-apiserver's cache ignores the limit of a list with
+// resourceVersion=0, and so does the watch cache here.
 type listing struct {
 	registry   *Registry
-	target     Target
+	target     resource.Target
 	options    ListOptions
+	filter     selection.Filter
 	collection string // path prefix
 	from       string // path at which the page starts, inclusive
-	visited    int    // objects that have been read
+	visited    int    // objects that have been read from storage
 	evaluated  int    // objects from storage that selectors have been applied to
 }
 
 // List returns the selected objects of the target's collection. The caller must close the list.
-func (r *Registry) List(ctx context.Context, t Target, options ListOptions) (*List, error) {
+func (r *Registry) List(ctx context.Context, t resource.Target, options ListOptions) (*List, error) {
 	if t.Endpoint.Compute != nil {
 		return r.listComputed(ctx, t, options.Selection)
 	}
-	collection := t.collection()
-	l := &listing{registry: r, target: t, options: options, collection: collection, from: collection}
+	l := r.newListing(t, options)
+	if len(t.Versions) == 0 { // a custom resource that is not served has no watch cache
+		return l.latestStored(ctx)
+	}
 	if options.Continue != "" {
 		return l.resume(ctx)
 	}
 	return l.start(ctx)
 }
 
-// resume lists the page that a continue token points to.
+// newListing returns a list of the target's collection from its beginning. A name of the target is ignored.
+func (r *Registry) newListing(t resource.Target, options ListOptions) *listing {
+	collection := t.Collection()
+	return &listing{
+		registry: r, target: t, options: options, filter: selection.Filter{Selection: options.Selection, Target: t.Named("")},
+		collection: collection, from: collection,
+	}
+}
+
+// resume lists the page that a continue token points to: at the revision of the token or, for a token of storedError,
+// at the current one. It mirrors storage.ValidateListOptions.
 func (l *listing) resume(ctx context.Context) (*List, error) {
 	key, revision, err := decodeContinue(l.options.Continue, l.collection)
 	if err != nil {
@@ -119,7 +139,8 @@ func (l *listing) resume(ctx context.Context) (*List, error) {
 	return l.start(ctx)
 }
 
-// start lists a page at the revision that the options ask for.
+// start lists a page at the revision that the options ask for, from the watch cache if possible. The package
+// documentation has its decisions as a table.
 func (l *listing) start(ctx context.Context) (*List, error) {
 	exact, err := exactRevision(l.options)
 	if err != nil {
@@ -169,7 +190,8 @@ func (l *listing) at(ctx context.Context, revision int64) (*List, error) {
 	return nil, status(err, l.target)
 }
 
-// exactRevision returns the revision that the options require exactly, or 0.
+// exactRevision returns the revision that the options require exactly, or 0. A limit with a resourceVersion and without
+// a match is the legacy form of an exact request ("Legacy exact match" in ShouldDelegateList).
 func exactRevision(options ListOptions) (int64, error) {
 	if options.ResourceVersion == "" {
 		return 0, nil
@@ -182,26 +204,28 @@ func exactRevision(options ListOptions) (int64, error) {
 	return revision, nil
 }
 
-// scanInterval is how many objects a scan visits between two checks of the context.
-const scanInterval = 16
-
-// page collects a page from a snapshot of the watch cache.
+// page collects a page from a snapshot of the watch cache; listing.stored is its counterpart for storage. Without
+// selectors a page costs O(page), or O(rest of the collection) if the client gets the number of remaining objects.
 func (l *listing) page(ctx context.Context, snapshot *watchcache.Snapshot) (*List, error) {
-	page := &List{Revision: snapshot.Revision()}
-	if l.options.everything() && l.options.Limit == 0 {
-		page.Entries = make([]*watchcache.Entry, 0, snapshot.Count(l.collection))
+	selected := selection.Page{Limit: l.options.Limit}
+	if l.options.Everything() && l.options.Limit == 0 {
+		selected.Entries = make([]*watchcache.Entry, 0, snapshot.Count(l.collection))
 	}
-	more, err := l.scan(ctx, snapshot, page)
+	err := l.filter.Scan(ctx, snapshot, l.from, &selected)
+	if ctx.Err() != nil {
+		return nil, status(ctx.Err(), l.target)
+	}
 	if err != nil {
-		return nil, err
+		return nil, internalError(err)
 	}
-	l.registry.cache(l.target.Match).CountList(l.visited, len(page.Entries))
-	if !more {
+	page := &List{Entries: selected.Entries, Revision: snapshot.Revision()}
+	l.registry.Cache(l.target.Match).CountList(selected.Visited, len(page.Entries))
+	if !selected.More {
 		return page, nil
 	}
-	l.registry.cache(l.target.Match).Retain(snapshot) // for the next page
+	l.registry.Cache(l.target.Match).Retain(snapshot) // for the next page
 	last := page.Entries[len(page.Entries)-1].Path()
-	if l.options.everything() {
+	if l.options.Everything() {
 		remaining := countAfter(snapshot, l.collection, last)
 		page.Remaining = &remaining
 	}
@@ -209,94 +233,14 @@ func (l *listing) page(ctx context.Context, snapshot *watchcache.Snapshot) (*Lis
 	return page, err
 }
 
-// scan appends the selected entries to the page until it is full. more reports whether entries follow, selected or
-// not.
-func (l *listing) scan(ctx context.Context, snapshot *watchcache.Snapshot, page *List) (more bool, err error) {
-	if l.target.ConvertsRemotely && l.options.needsConversion() {
-		return l.scanConverted(ctx, snapshot, page)
-	}
-	visit := func(e *watchcache.Entry) bool {
-		if l.visited++; l.visited%scanInterval == 0 && ctx.Err() != nil {
-			return false
-		}
-		if l.full(page) {
-			more = true
-			return false
-		}
-		var selected bool
-		if selected, err = l.options.matches(ctx, l.target, e); selected {
-			page.Entries = append(page.Entries, e)
-		}
-		return err == nil
-	}
-	if path, ok := l.options.only(l.target); !ok {
-		l.options.ascend(l.target, snapshot, l.collection, l.from, visit)
-	} else if e, found := snapshot.Get(path); found && path >= l.from {
-		visit(e)
-	}
-	if ctx.Err() != nil {
-		return false, status(ctx.Err(), l.target)
-	}
-	if err != nil {
-		return false, internalError(err)
-	}
-	return more, nil
-}
-
-// convertChunk is the number of entries that a list with selectors has converted at a time.
-const convertChunk = 500
-
-// scanConverted is scan for objects whose labels and fields depend on a conversion webhook, which gets many of them in
-// one call.
-func (l *listing) scanConverted(
-	ctx context.Context, snapshot *watchcache.Snapshot, page *List,
-) (more bool, err error) {
-	var candidates []*watchcache.Entry
-	collect := func(e *watchcache.Entry) bool {
-		candidates = append(candidates, e)
-		return true
-	}
-	if path, ok := l.options.only(l.target); !ok {
-		snapshot.Ascend(l.collection, l.from, collect)
-	} else if e, found := snapshot.Get(path); found && path >= l.from {
-		collect(e)
-	}
-	l.visited = len(candidates)
-	for chunk := range slices.Chunk(candidates, convertChunk) {
-		if l.full(page) {
-			return true, nil
-		}
-		if err := l.options.prepare(ctx, l.target, chunk); err != nil {
-			return false, internalError(err)
-		}
-		for _, e := range chunk {
-			if l.full(page) {
-				return true, nil
-			}
-			selected, err := l.options.matches(ctx, l.target, e)
-			if err != nil {
-				return false, internalError(err)
-			}
-			if selected {
-				page.Entries = append(page.Entries, e)
-			}
-		}
-	}
-	return false, nil
-}
-
-// continueAfter returns the token of the page after a path. That of kube-apiserver's storage layer has no leading slash.
+// continueAfter returns the token of the page after a path. Tokens of kube-apiserver's Cacher have a leading slash,
+// tokens of its storage layer have none; both servers accept both forms.
 func (l *listing) continueAfter(last string, revision int64) (string, error) {
 	slash := "/"
 	if l.registry.bypassesCache(l.target) {
 		slash = ""
 	}
 	return encodeContinue(last+firstKeyAfter, l.collection, slash, revision)
-}
-
-// full reports whether a page has as many objects as the client wants.
-func (l *listing) full(page *List) bool {
-	return l.options.Limit > 0 && int64(len(page.Entries)) == l.options.Limit
 }
 
 // countAfter counts the paths of a collection after last.

@@ -7,9 +7,16 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"quorate.dev/apiserver/registry/selection"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
 )
+
+// This file has the lists that are read from etcd page by page (listing.stored); list.go has the lists from the watch
+// cache (listing.page) and decides between the two. Both apply the same selection.Filter. They differ in memory: a list
+// from the cache shares its entries with all readers, while a list from storage decrypts and holds separate entries,
+// for which it acquires memory first (Registry.listBytes).
 
 const (
 	// maxListBytes bounds the stored bytes that all concurrent lists from storage hold.
@@ -22,24 +29,25 @@ const (
 	defaultObjectSize = 4 << 10
 )
 
-const expiredContinue = "The provided continue parameter is too old to display a consistent list result. You can start a new " +
-	"list without the continue parameter, or use the continue token in this response to retrieve the " +
+const expiredContinue = "The provided continue parameter is too old to display a consistent list result. You can " +
+	"start a new list without the continue parameter, or use the continue token in this response to retrieve the " +
 	"remainder of the results. Continuing with the provided token results in an inconsistent list - " +
 	"objects that were created, modified, or deleted between the time the first chunk was returned and " +
 	"now may show up in the list."
 
-// exactSnapshot returns the state of the collection at exactly a revision. Like snapshot it replaces a cache that is
-// dropped meanwhile.
-func (r *Registry) exactSnapshot(ctx context.Context, t Target, revision int64) (*watchcache.Snapshot, error) {
+// exactSnapshot returns the state of the collection at exactly a revision. Like snapshot, it continues with the new
+// cache if the cache is dropped during the wait.
+func (r *Registry) exactSnapshot(ctx context.Context, t resource.Target, revision int64) (*watchcache.Snapshot, error) {
 	for {
-		snapshot, err := r.cache(t.Match).Exact(ctx, revision)
+		snapshot, err := r.Cache(t.Match).Exact(ctx, revision)
 		if again, err := r.dropped(t, err); !again || ctx.Err() != nil {
 			return snapshot, err
 		}
 	}
 }
 
-// latestStored lists a page of the current state from storage, for consistent reads while the watch cache lags.
+// latestStored lists a page of the current state from storage. The revision is read first, so that all chunks of the
+// page, and the pages after it, are at one revision.
 func (l *listing) latestStored(ctx context.Context) (*List, error) {
 	revision, err := l.storage().Caches.Current(ctx)
 	if err != nil {
@@ -48,7 +56,8 @@ func (l *listing) latestStored(ctx context.Context) (*List, error) {
 	return l.stored(ctx, revision)
 }
 
-// storedAtLeast lists a page of the current state from storage, which must not be older than the client's revision.
+// storedAtLeast lists a page of the current state from storage, which must not be older than the client's revision. It
+// does not wait: no cache lags in between, so that a revision which etcd has not reached is an error of the client.
 func (l *listing) storedAtLeast(ctx context.Context) (*List, error) {
 	current, err := l.storage().Caches.Current(ctx)
 	if err != nil {
@@ -74,10 +83,12 @@ func (l *listing) tooLarge(wanted, current int64) error {
 	return tooLarge(wanted, current)
 }
 
-// stored lists a page from storage. It waits until the memory budget of such lists has room for it.
+// stored lists a page from storage at exactly a revision. It waits until the memory budget of such lists has room for
+// the page. The estimate is one chunk plus the mean size of an object for each object that the page can have; selectors
+// are not considered, so that a list with selectors may hold more budget than it uses. After an error nothing is held.
 func (l *listing) stored(ctx context.Context, revision int64) (*List, error) {
 	page := &List{Revision: revision}
-	size := l.registry.cache(l.target.Match).MeanSize()
+	size := l.registry.Cache(l.target.Match).MeanSize()
 	if size == 0 {
 		size = defaultObjectSize
 	}
@@ -92,14 +103,14 @@ func (l *listing) stored(ctx context.Context, revision int64) (*List, error) {
 		page.Close()
 		return nil, l.storedError(ctx, revision, err)
 	}
-	l.registry.cache(l.target.Match).CountStoredList(l.visited, l.evaluated, len(page.Entries))
+	l.registry.Cache(l.target.Match).CountStoredList(l.visited, l.evaluated, len(page.Entries))
 	return page, nil
 }
 
-// fill reads a page from storage, in chunks. size is the expected size of an object. It leaves l.from alone: after an
-// error the client has seen nothing of the page and starts there again.
+// fill reads a page from storage, in chunks. size is the expected size of an object in bytes. fill does not change
+// l.from: after an error the client has seen nothing of the page, and the token of storedError starts there again.
 func (l *listing) fill(ctx context.Context, page *List, size int64) error {
-	if path, ok := l.options.only(l.target); ok {
+	if path, ok := l.filter.Only(); ok {
 		return l.fillOne(ctx, page, path)
 	}
 	from := l.from
@@ -118,9 +129,12 @@ func (l *listing) fill(ctx context.Context, page *List, size int64) error {
 	}
 }
 
-// fillOne reads a page of the only object that can be selected.
+// fillOne reads a page of the only object that can be selected: one key instead of the whole collection, like
+// kube-apiserver's Store.ListPredicate for a predicate that MatchesSingle.
 func (l *listing) fillOne(ctx context.Context, page *List, path string) error {
-	chunk, err := l.storage().Store.List(ctx, l.collection, storage.ListOptions{Revision: page.Revision, From: path, Limit: 1})
+	chunk, err := l.storage().Store.List(ctx, l.collection, storage.ListOptions{
+		Revision: page.Revision, From: path, Limit: 1,
+	})
 	if err != nil || path < l.from || len(chunk.Values) == 0 || chunk.Values[0].Path != path {
 		return err
 	}
@@ -131,22 +145,22 @@ func (l *listing) fillOne(ctx context.Context, page *List, path string) error {
 
 // appendChunk appends the selected objects of a chunk and reports whether the page is full.
 func (l *listing) appendChunk(ctx context.Context, page *List, chunk storage.Page) (full bool, err error) {
-	cache := l.registry.cache(l.target.Match)
+	cache := l.registry.Cache(l.target.Match)
 	l.visited += len(chunk.Values)
 	entries := make([]*watchcache.Entry, len(chunk.Values))
 	for i, value := range chunk.Values {
 		entries[i] = cache.Detached(value)
 	}
-	if err := l.options.prepare(ctx, l.target, entries); err != nil {
+	if err := l.filter.Prepare(ctx, entries); err != nil {
 		return false, internalError(err)
 	}
 	for i, value := range chunk.Values {
-		if i%scanInterval == 0 && ctx.Err() != nil {
+		if i%selection.ScanInterval == 0 && ctx.Err() != nil {
 			return false, ctx.Err()
 		}
 		l.evaluated++
 		entry := entries[i]
-		selected, err := l.options.matches(ctx, l.target, entry)
+		selected, err := l.filter.Selects(ctx, entry)
 		if err != nil {
 			return false, internalError(err)
 		}
@@ -160,22 +174,24 @@ func (l *listing) appendChunk(ctx context.Context, page *List, chunk storage.Pag
 	return false, nil
 }
 
-// chunkSize returns how many objects of the given size to read at once for a page that has count objects. Without
-// selectors it never reads more than the page needs.
+// chunkSize returns how many objects of the given size one range request reads for a page that already has count
+// objects. Without selectors, it never reads more than the page needs. etcd3 starts with the limit of the client
+// instead, and doubles it while selectors reject objects.
 func chunkSize(options ListOptions, count int, size int64) int64 {
 	chunk := min(max(pageBytes/max(size, 1), minPageSize), maxPageSize)
-	if options.Limit > 0 && options.everything() {
+	if options.Limit > 0 && options.Everything() {
 		return min(options.Limit-int64(count), chunk)
 	}
 	return chunk
 }
 
-// finishPage adds the continue token to a page whose last object is at last.
+// finishPage adds the continue token to a page whose last object is at last. If last is also the last object of the
+// collection, there is no next page and no token.
 func (l *listing) finishPage(page *List, chunk storage.Page, last string) (err error) {
 	if !chunk.More && strings.HasSuffix(chunk.Values[len(chunk.Values)-1].Path, last) {
 		return nil
 	}
-	if l.options.everything() {
+	if l.options.Everything() {
 		remaining := chunk.Remaining
 		page.Remaining = &remaining
 	}
@@ -183,8 +199,8 @@ func (l *listing) finishPage(page *List, chunk storage.Page, last string) (err e
 	return err
 }
 
-// storedError returns the API status of an error. A client in the middle of a paged list gets a token that continues
-// at the current revision.
+// storedError returns the API status of an error. If the revision of a paged list has been compacted, the error
+// contains a token that continues at the current revision, like handleCompactedErrorForPaging of etcd3.
 func (l *listing) storedError(ctx context.Context, revision int64, err error) error {
 	switch {
 	case errors.Is(err, storage.ErrFuture):

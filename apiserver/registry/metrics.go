@@ -24,6 +24,8 @@ var comparisonPaths = [...]string{
 
 // Metrics are the metrics of a Registry, under kube-apiserver's names. A nil *Metrics records nothing.
 type Metrics struct {
+	// comparisons has the histogram of each outcome, resolved once, so that recording needs no lookup of labels. It is
+	// replaced when the metrics are reset (DELETE /metrics).
 	comparisons atomic.Pointer[[len(comparisonPaths)]prometheus.Observer]
 }
 

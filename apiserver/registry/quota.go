@@ -11,21 +11,22 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
 
 // leases keep nodes and leaders alive. They are small and few.
 var leases = schema.GroupResource{Group: coordinationv1.GroupName, Resource: "leases"}
 
-// smallGrowth is by how many bytes a lease, or an object that is being deleted, may grow at a time in spite of the quota:
-// several times the size of a lease, and what the conditions of a deletion add.
+// smallGrowth is the number of bytes by which one write may enlarge a lease, or an object that is being deleted, in
+// spite of the quota. It is several times the size of a lease, and more than the conditions of a deletion add.
 const smallGrowth = 4 << 10
 
-// checkQuota applies the soft quota to an object that replaces old, nil for a new one; sizes are in bytes. Exempt are
-// writes that free space or keep the cluster alive: leases and objects that are being deleted as long as they grow little,
-// and the server's own writes. Clients choose the size of leases; without the limit a client that may only create leases
-// could fill the database.
-func (r *Registry) checkQuota(t Target, old runtime.Object, before, after int, options WriteOptions) error {
+// checkQuota applies the soft quota to an object that replaces old, nil for a new object; before and after are the
+// sizes of the stored object in bytes. Exempt are writes that free space or keep the cluster alive: leases and objects
+// that are being deleted as long as they grow by at most smallGrowth, and the server's own writes. Clients choose the
+// size of leases; without the limit, a client that may only create leases could fill the database.
+func (r *Registry) checkQuota(t resource.Target, old runtime.Object, before, after int, options WriteOptions) error {
 	if options.Internal || options.DryRun {
 		return nil
 	}
@@ -49,11 +50,11 @@ const reasonNoSpace metav1.StatusReason = "InsufficientStorage"
 
 // noSpaceMessage is the message when etcd has reached its own quota. It begins with etcd's error text, which
 // kube-apiserver returns.
-const noSpaceMessage = "etcdserver: mvcc: database space exceeded: only deletions succeed until the etcd database has " +
-	"room; delete objects, then defragment it with 'quorate etcd defrag', or raise its quota"
+const noSpaceMessage = "etcdserver: mvcc: database space exceeded: only deletions succeed until the etcd database " +
+	"has room; delete objects, then defragment it with 'quorate etcd defrag', or raise its quota"
 
 // noSpace is the error for a write that storage has no space for. client-go does not retry it.
-func noSpace(err error, t Target) error {
+func noSpace(err error, t resource.Target) error {
 	message := noSpaceMessage
 	var full *storage.FullError
 	var disk *storage.DiskFullError

@@ -8,16 +8,15 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
-	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
+	"quorate.dev/writelimit"
 )
 
 // Registry serves the verbs of every resource in the catalog. It is safe for concurrent use.
@@ -25,6 +24,7 @@ import (
 // Its fields are all the state that requests share. It has no lock: every field is set before the first request and
 // is itself safe for concurrent use.
 type Registry struct {
+	// main is the Storage of all custom resources and of the built-in resources without an override.
 	main      Storage
 	overrides Overrides
 	uncached  Uncached
@@ -33,23 +33,22 @@ type Registry struct {
 	clock     clock.Clock
 	logger    logr.Logger
 	metrics   *Metrics
-	// authorizer is nil until AuthorizeWith, since authorization itself reads through the registry.
-	authorizer authorizer.Authorizer
-	// noGarbageCollector is set if no garbage collector would remove its finalizers.
+	// noGarbageCollector is set if no garbage collector would remove the finalizers "orphan" and "foregroundDeletion".
 	noGarbageCollector bool
-	// auditor is nil until AuditWith.
-	auditor *audit.Auditor
-	// listBytes bounds the stored bytes that all concurrent lists from storage hold.
+	// listBytes bounds the stored bytes that all concurrent lists from storage hold, and the share of each user. A request
+	// must not acquire it twice: two such requests could wait for each other.
 	listBytes *request.ByteLimit
 	// waitsForCaches makes requests wait for watch caches that are being initialized.
 	waitsForCaches bool
 	// deletesUnreadable is the feature gate AllowUnsafeMalformedObjectDeletion.
 	deletesUnreadable bool
+	// ownWrites limits the writes of the server's controllers; nil: no limit.
+	ownWrites *writelimit.Limiter
 }
 
 // Options are the dependencies of a Registry.
 type Options struct {
-	// Store, Caches and Quota are those of all resources without an override.
+	// Store, Caches and Quota serve all resources without an override.
 	Store     *storage.Store
 	Caches    *watchcache.Caches
 	Quota     *storage.SoftQuota // nil: none
@@ -57,17 +56,20 @@ type Options struct {
 	Uncached  Uncached
 	Catalog   *resource.CatalogHolder
 	Admission *admission.Chain
-	// NoGarbageCollector: the cluster has no garbage collector, so that deletions never add its finalizers.
+	// NoGarbageCollector is set if the cluster has no garbage collector. Deletions then never add its finalizers
+	// (EnableGarbageCollection of kube-apiserver's Store).
 	NoGarbageCollector bool
 	// WaitForCaches makes requests wait for watch caches that are being initialized, as kube-apiserver does without the
 	// feature gate ResilientWatchCacheInitialization.
 	WaitForCaches bool
-	// DeleteUnreadable is the feature gate AllowUnsafeMalformedObjectDeletion. The store's errors must then be those of
-	// encryption.Malformed.
+	// DeleteUnreadable is the feature gate AllowUnsafeMalformedObjectDeletion. The encryption of the store must then be
+	// wrapped by encryption.Malformed, whose errors clients are shown.
 	DeleteUnreadable bool
 	Clock            clock.Clock
 	Logger           logr.Logger
 	Metrics          *Metrics // nil: not measured
+	// OwnWrites limits the writes of the server's controllers; nil: no limit.
+	OwnWrites *writelimit.Limiter
 }
 
 // New returns a registry.
@@ -86,30 +88,35 @@ func New(options Options) *Registry {
 		noGarbageCollector: options.NoGarbageCollector,
 		waitsForCaches:     options.WaitForCaches,
 		deletesUnreadable:  options.DeleteUnreadable,
+		ownWrites:          options.OwnWrites,
 	}
 }
 
-// AuthorizeWith sets the authorizer of updates that create an object. It must be called before requests are served.
-func (r *Registry) AuthorizeWith(a authorizer.Authorizer) { r.authorizer = a }
+// Target returns the target of a request of the server itself, in the current catalog.
+func (r *Registry) Target(key resource.Key) (resource.Target, error) {
+	return r.catalog.Current().Target(key)
+}
 
-// cache returns the watch cache of the target's collection, which all versions share. A new cache is built from the
+// Cache returns the watch cache of the target's collection, which all versions share. A new cache is built from the
 // definition in the current catalog, which may be newer than the one the request was routed to. If the resource is no
 // longer served, the cache is a dropped one.
-func (r *Registry) cache(m resource.Match) *watchcache.Cache {
+func (r *Registry) Cache(m resource.Match) *watchcache.Cache {
 	return r.storageOf(m).Caches.For(m.StoragePath, func() (watchcache.Extract, bool) {
 		current, served := r.currentMatch(m)
 		return extract(current), served
 	})
 }
 
-// Size returns the number of objects of a collection and their mean size in bytes, 0 while it has not been read.
+// Size returns the number of objects of a collection and their mean size in bytes, 0 while it has not been read. It
+// does not wait: flow control calls it for each list to estimate the cost.
 func (r *Registry) Size(m resource.Match) (objects, mean int64) {
-	cache := r.cache(m)
+	cache := r.Cache(m)
 	return cache.Objects(), cache.MeanSize()
 }
 
-// currentMatch returns the definition that the current catalog has in place of m, and whether there is one. Without
-// one it returns m.
+// currentMatch returns the definition that the current catalog has in place of m, and reports whether the catalog has a
+// served one; if not, it returns m. Built-in definitions never change. The version does not matter: a cache holds
+// stored bytes, which all versions share.
 func (r *Registry) currentMatch(m resource.Match) (resource.Match, bool) {
 	if m.Source == resource.BuiltIn {
 		return m, true
@@ -120,6 +127,7 @@ func (r *Registry) currentMatch(m resource.Match) (resource.Match, bool) {
 	return m, false
 }
 
+// extract returns how a watch cache reads the labels and selectable fields of the stored bytes of a resource.
 func extract(m resource.Match) watchcache.Extract {
 	return watchcache.Extract{
 		Resource:  m.GroupResource(),
@@ -131,7 +139,9 @@ func extract(m resource.Match) watchcache.Extract {
 	}
 }
 
-// storedFields returns the selectable fields of a stored object that no webhook converts.
+// storedFields returns the selectable fields of a stored object. It decodes the object in a served version that needs
+// no webhook for these bytes. If there is none, m's own version calls the webhook; callers avoid that case
+// (watchcache.Entry.Fields).
 func storedFields(m resource.Match, stored []byte) (fields.Set, error) {
 	for _, v := range m.Versions {
 		if !v.Codec.Remote(stored) {
@@ -156,6 +166,7 @@ func convertedAttributes(m resource.Match, object runtime.Object) (labels.Set, f
 	return accessor.GetLabels(), set, err
 }
 
-// Release drops the cache of a resource whose definition changed or went away. The new catalog must be published
-// first, or a concurrent request would build a cache from the old definition again.
+// Release drops the cache of a custom resource whose definition changed or went away; overrides have no custom
+// resources. The new catalog must be published first, or a concurrent request would build a cache from the old
+// definition again.
 func (r *Registry) Release(d *resource.Definition) { r.main.Caches.Drop(d.StoragePath) }

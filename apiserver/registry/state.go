@@ -8,38 +8,48 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
 )
 
-// state is an object as read from the watch cache or from storage.
+// state is an object as read from the watch cache or from storage. It corresponds to objState of etcd3, with fresh for
+// origStateIsCurrent of GuaranteedUpdate.
 type state struct {
-	data     []byte
-	revision int64
+	data     []byte // decrypted; must not be changed, because the watch cache and other requests share it
+	revision int64  // etcd's ModRevision, on which the commit depends; 0 if the object is not found
 	found    bool
-	// entry is the one that the state was read from, which may know how a webhook converted it; nil: none.
+	// entry is the entry of the watch cache that the state was read from; nil for a state from storage. The entry may
+	// already have the object as a conversion webhook has converted it.
 	entry *watchcache.Entry
 	// fresh is set if the state was read from storage for this request. Invariant: a state that is not found is
 	// fresh, because a miss in the cache is verified.
 	fresh bool
-	// stale is storage.Value.Stale, known for fresh states only.
+	// stale is storage.Value.Stale, known for fresh states only: the value in etcd is encrypted with a former key, so that
+	// a write with equal bytes still has an effect.
 	stale bool
 }
 
-// writer is an update or a deletion that can be attempted repeatedly.
+// writer is an update or a deletion that can be attempted repeatedly. Its methods are not called concurrently.
 type writer interface {
-	// attempt writes once, starting from current. It must derive everything that it writes from current.
+	// attempt writes once, starting from current. It must derive everything that it writes from current, and commit on the
+	// condition that the stored revision is the revision of current.
 	attempt(ctx context.Context, current state) (*Result, error)
-	// rewrite is called instead of another attempt if the latest one changed nothing but current, which it started from,
-	// is stale.
+	// rewrite is called instead of another attempt if the latest attempt has written nothing, because the object is
+	// unchanged, and the stored value turns out to be stale. result is the result of that attempt. rewrite encrypts the
+	// same object again, without a second round of admission.
 	rewrite(ctx context.Context, current state, result *Result) (*Result, error)
 }
 
 // retry runs attempts until one succeeds. It starts from the cached state, so that a write without contention reads
 // nothing from etcd. An attempt that fails or writes nothing may do so because the cached state is stale; it counts
-// only if its state was fresh or turns out to be the stored one, so that webhooks are not called twice. After a conflict,
-// the next attempt starts from the state that the failed transaction returned.
-func (r *Registry) retry(ctx context.Context, t Target, dryRun bool, w writer) (*Result, error) {
+// only if its state was fresh or turns out to be the stored one, so that webhooks are not called twice. After a
+// conflict, the next attempt starts from the state that the failed transaction returned. An attempt whose outcome is
+// unknown is the last one, because the stored state may already be its own.
+//
+// The loop mirrors GuaranteedUpdate of etcd3, which the Cacher also gives the cached object to start from. Admission is
+// part of each attempt, because the object that it admits was computed from the state that it replaces.
+func (r *Registry) retry(ctx context.Context, t resource.Target, dryRun bool, w writer) (*Result, error) {
 	current, err := r.initialState(ctx, t, dryRun)
 	if err != nil {
 		return nil, status(err, t)
@@ -50,6 +60,8 @@ func (r *Registry) retry(ctx context.Context, t Target, dryRun bool, w writer) (
 		switch {
 		case err == nil && (current.fresh || !result.Outcome.wroteNothing()):
 			return result, nil
+		case errors.Is(err, storage.ErrUncertain): // another attempt could apply the same change twice
+			return nil, status(err, t)
 		case errors.As(err, &conflict):
 			current = conflictState(conflict)
 		case current.fresh && !errors.Is(err, storage.ErrExists): // ErrExists: a concurrent request created the object
@@ -77,18 +89,20 @@ func (r *Registry) retry(ctx context.Context, t Target, dryRun bool, w writer) (
 	}
 }
 
-// initialState returns the state of the first attempt. Resources without a cache are read from storage. A dry run has no transaction that would detect a stale state, and
-// a write that allocates must not allocate for a state that turns out to be stale.
-func (r *Registry) initialState(ctx context.Context, t Target, dryRun bool) (state, error) {
+// initialState returns the state of the first attempt: the state in the watch cache, except in three cases. Resources
+// without a cache are read from storage. A dry run has no transaction that would detect a stale state. A write that
+// allocates, such as a change of a Service, must not allocate for a state that turns out to be stale.
+func (r *Registry) initialState(ctx context.Context, t resource.Target, dryRun bool) (state, error) {
 	if dryRun || r.uncached.has(t.Definition) || r.admission.Allocates(t.GroupResource()) {
 		return r.storedState(ctx, t)
 	}
 	return r.cachedState(ctx, t)
 }
 
-// cachedState returns the object in the watch cache, or the stored one if the cache has none.
-func (r *Registry) cachedState(ctx context.Context, t Target) (state, error) {
-	cache := r.cache(t.Match)
+// cachedState returns the object in the watch cache, or the stored object if the cache does not have it or is not
+// ready. It accepts any cached state and waits for no revision.
+func (r *Registry) cachedState(ctx context.Context, t resource.Target) (state, error) {
+	cache := r.Cache(t.Match)
 	if cache.Initializing() {
 		return r.storedState(ctx, t)
 	}
@@ -99,25 +113,30 @@ func (r *Registry) cachedState(ctx context.Context, t Target) (state, error) {
 	if err != nil {
 		return state{}, err
 	}
-	entry, ok := snapshot.Get(t.path())
+	entry, ok := snapshot.Get(t.Path())
 	if !ok {
 		return r.storedState(ctx, t)
 	}
 	return stateOf(entry), nil
 }
 
+// stateOf returns the state that an entry holds. It is not fresh: the entry may have been replaced in storage.
 func stateOf(entry *watchcache.Entry) state {
 	return state{data: entry.Stored(), revision: entry.Revision(), found: true, entry: entry}
 }
 
-func (r *Registry) storedState(ctx context.Context, t Target) (state, error) {
-	value, err := r.storageOf(t.Match).Store.Get(ctx, t.path())
+// storedState reads the object from etcd. An object that does not exist is a state, not an error: an update may create
+// it.
+func (r *Registry) storedState(ctx context.Context, t resource.Target) (state, error) {
+	value, err := r.storageOf(t.Match).Store.Get(ctx, t.Path())
 	if errors.Is(err, storage.ErrNotFound) {
 		return state{fresh: true}, nil
 	}
 	return state{data: value.Data, revision: value.Revision, found: err == nil, fresh: true, stale: value.Stale}, err
 }
 
+// conflictState returns the state that a failed transaction has read in its else branch. It is fresh, and saves the
+// next attempt a request to etcd.
 func conflictState(conflict *storage.ConflictError) state {
 	current := conflict.Current
 	return state{data: current.Data, revision: current.Revision, found: conflict.Found, fresh: true, stale: current.Stale}
@@ -129,8 +148,9 @@ func isGone(err error) bool {
 	return errors.As(err, &conflict) && !conflict.Found
 }
 
-// load decodes a state into the internal version.
-func load(ctx context.Context, t Target, current state) (object runtime.Object, err error) {
+// load decodes a state into the internal version, which the caller owns. It calls a conversion webhook if the object is
+// stored in another version than the target's; a state from the watch cache shares that call with other readers.
+func load(ctx context.Context, t resource.Target, current state) (object runtime.Object, err error) {
 	if current.entry != nil && t.Version.Codec.Remote(current.data) {
 		object, err = current.entry.Object(ctx, t.Match)
 	} else {
@@ -145,8 +165,9 @@ func load(ctx context.Context, t Target, current state) (object runtime.Object, 
 	return object, nil
 }
 
-// visibleState decodes a state as clients see it.
-func visibleState(ctx context.Context, t Target, current state, undecorated bool) (runtime.Object, error) {
+// visibleState decodes a state as clients see it: with the fields that Definition.Decorate completes, unless
+// undecorated is set or the endpoint shows objects as they are stored.
+func visibleState(ctx context.Context, t resource.Target, current state, undecorated bool) (runtime.Object, error) {
 	internal, err := load(ctx, t, current)
 	if err == nil && t.Decorate != nil && !undecorated && !t.Endpoint.Undecorated {
 		t.Decorate(internal)
@@ -154,8 +175,10 @@ func visibleState(ctx context.Context, t Target, current state, undecorated bool
 	return internal, err
 }
 
-// encode makes the bytes to store. Stored objects have no resourceVersion: it is etcd's ModRevision.
-func encode(ctx context.Context, t Target, object runtime.Object) ([]byte, error) {
+// encode returns the bytes to store. Stored objects have no resourceVersion, which is etcd's ModRevision: like
+// Versioner.PrepareObjectForStorage, encode removes it. The object is the same afterwards, but must not be used by
+// another goroutine during the call.
+func encode(ctx context.Context, t resource.Target, object runtime.Object) ([]byte, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil, err
@@ -167,9 +190,9 @@ func encode(ctx context.Context, t Target, object runtime.Object) ([]byte, error
 	return data, err
 }
 
-// encodeUnmanaged encodes an object that was too large to be stored without its managed fields, which may be most of
-// it.
-func encodeUnmanaged(ctx context.Context, t Target, object runtime.Object) ([]byte, error) {
+// encodeUnmanaged removes the managed fields of an object that storage has refused because of its size, and encodes it
+// again: they may be most of the object.
+func encodeUnmanaged(ctx context.Context, t resource.Target, object runtime.Object) ([]byte, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil, err
@@ -178,7 +201,9 @@ func encodeUnmanaged(ctx context.Context, t Target, object runtime.Object) ([]by
 	return encode(ctx, t, object)
 }
 
-// retryWithoutManagedFields reports whether an object that storage refused is stored without its managed fields.
+// retryWithoutManagedFields reports whether an object that storage has refused as too large is stored without its
+// managed fields. It mirrors isTooLargeError in kube-apiserver's handlers, which repeat the whole request instead of
+// the encoding.
 func retryWithoutManagedFields(err error, options WriteOptions) bool {
 	return errors.Is(err, storage.ErrTooLarge) && !options.applied
 }

@@ -19,8 +19,9 @@ type Storage struct {
 // means all others of its group.
 type Overrides map[schema.GroupResource]*Storage
 
-// Of returns the Storage of a resource, nil for the default one. As in kube-apiserver, events of both groups are those
-// of the core group.
+// Of returns the Storage of a resource, nil for the default Storage. The group of an override is the group in which the
+// resource is stored: as in kube-apiserver, "/events" also applies to the events of events.k8s.io. An override of the
+// resource takes precedence over an override of its group.
 func (o Overrides) Of(d *resource.Definition) *Storage {
 	if len(o) == 0 || d.Source != resource.BuiltIn || ownEtcd(d.Group) {
 		return nil
@@ -31,8 +32,8 @@ func (o Overrides) Of(d *resource.Definition) *Storage {
 	return o[schema.GroupResource{Group: d.StorageVersion.Group, Resource: "*"}]
 }
 
-// Uncached are the resources whose requests are served by storage instead of a watch cache. The server's own informers,
-// which have no copies of objects, use the watch cache for them too, where those of kube-apiserver have copies.
+// Uncached are the resources whose requests are served by storage instead of a watch cache. The server's own informers
+// use the watch cache for these resources too: they hold no copies of objects, unlike the informers of kube-apiserver.
 type Uncached struct {
 	All       bool
 	Resources map[schema.GroupResource]bool // built-in ones
@@ -43,10 +44,14 @@ func (u Uncached) has(d *resource.Definition) bool {
 		u.Resources[schema.GroupResource{Group: d.StorageVersion.Group, Resource: d.Plural}]
 }
 
-// bypassesCache reports whether a request is served by storage because its resource is not cached.
-func (r *Registry) bypassesCache(t Target) bool { return !t.Internal && r.uncached.has(t.Definition) }
+// bypassesCache reports whether a request is served by storage because its resource is not cached. Requests of the
+// server itself always use the cache.
+func (r *Registry) bypassesCache(t resource.Target) bool {
+	return !t.Internal && r.uncached.has(t.Definition)
+}
 
-// ownEtcd reports whether kube-apiserver serves a group from one of its other servers, which have no overrides.
+// ownEtcd reports whether apiextensions-apiserver or kube-aggregator serves a group, which kube-apiserver chains with
+// its own server. --etcd-servers-overrides does not apply to the groups of these two servers.
 func ownEtcd(group string) bool {
 	return group == "apiextensions.k8s.io" || group == "apiregistration.k8s.io"
 }

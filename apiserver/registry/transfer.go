@@ -23,9 +23,14 @@ import (
 
 var errNotTransferring = errors.New("objects are imported only while their CustomResourceDefinition is transferred")
 
-// Import stores an object as it is, with the UID, generation, timestamps, managed fields and status that another cluster
-// has given it, without admission. It replaces a stored object of the same UID.
-func (r *Registry) Import(ctx context.Context, t Target, object runtime.Object) (*Result, error) {
+// Import stores an object as it is, with the UID, generation, timestamps, managed fields and status that another
+// cluster has given it. It replaces a stored object of the same UID, and refuses to replace an object of another UID.
+//
+// Import runs neither admission nor the strategy, and neither validates the object with the schema nor applies the soft
+// quota. Therefore it accepts only objects of a definition that is being transferred, and package transfer authorizes
+// the request. A repeated Import of the same object writes nothing. A concurrent write is a conflict, which is not
+// retried.
+func (r *Registry) Import(ctx context.Context, t resource.Target, object runtime.Object) (*Result, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
@@ -55,7 +60,7 @@ func (r *Registry) Import(ctx context.Context, t Target, object runtime.Object) 
 		if err := matchesUID(ctx, t, current, accessor.GetUID()); err != nil {
 			return nil, err
 		}
-		result.Revision, err = store.Update(ctx, t.path(), current.revision, data, 0)
+		result.Revision, err = store.Update(ctx, t.Path(), current.revision, data, 0)
 	}
 	if err != nil {
 		return nil, status(err, t)
@@ -65,8 +70,9 @@ func (r *Registry) Import(ctx context.Context, t Target, object runtime.Object) 
 }
 
 // validateImported checks the metadata. The rest may be invalid: stored objects stay when a schema becomes stricter.
-func validateImported(t Target, accessor metav1.Object) error {
-	errs := validation.ValidateObjectMetaAccessor(accessor, t.Namespaced, path.ValidatePathSegmentName, field.NewPath("metadata"))
+func validateImported(t resource.Target, accessor metav1.Object) error {
+	errs := validation.ValidateObjectMetaAccessor(accessor, t.Namespaced,
+		path.ValidatePathSegmentName, field.NewPath("metadata"))
 	if accessor.GetUID() == "" {
 		errs = append(errs, field.Required(field.NewPath("metadata", "uid"), "an imported object has the UID of its origin"))
 	}
@@ -79,7 +85,8 @@ func validateImported(t Target, accessor metav1.Object) error {
 	return nil
 }
 
-func matchesUID(ctx context.Context, t Target, current state, uid types.UID) error {
+// matchesUID returns a conflict if the stored object has another UID.
+func matchesUID(ctx context.Context, t resource.Target, current state, uid types.UID) error {
 	stored, err := load(ctx, t, current)
 	if err != nil {
 		return err
@@ -89,14 +96,17 @@ func matchesUID(ctx context.Context, t Target, current state, uid types.UID) err
 		return internalError(err)
 	}
 	if uid != accessor.GetUID() {
-		return apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf("UID %s differs from that of the stored object, %s",
-			uid, accessor.GetUID()))
+		return apierrors.NewConflict(t.GroupResource(), t.Name,
+			fmt.Errorf("UID %s differs from that of the stored object, %s",
+				uid, accessor.GetUID()))
 	}
 	return nil
 }
 
-// Expunge deletes an object without admission and whatever its finalizers. The preconditions must have a UID.
-func (r *Registry) Expunge(ctx context.Context, t Target, preconditions *metav1.Preconditions) error {
+// Expunge deletes an object that has been moved to another cluster: without admission and regardless of its finalizers,
+// because the object, and what its finalizers protect, lives on in the other cluster. The preconditions must have a
+// UID, so that an object which was created under the name since is not deleted.
+func (r *Registry) Expunge(ctx context.Context, t resource.Target, preconditions *metav1.Preconditions) error {
 	if !t.Transferring {
 		return apierrors.NewForbidden(t.GroupResource(), t.Name, errNotTransferring)
 	}
@@ -116,11 +126,6 @@ func (r *Registry) Expunge(ctx context.Context, t Target, preconditions *metav1.
 	if wanted := preconditions.ResourceVersion; wanted != nil && *wanted != fmt.Sprint(current.revision) {
 		return status(&storage.ConflictError{}, t)
 	}
-	_, err = r.storageOf(t.Match).Store.Delete(ctx, t.path(), current.revision)
+	_, err = r.storageOf(t.Match).Store.Delete(ctx, t.Path(), current.revision)
 	return status(err, t)
-}
-
-// TransferTarget returns the target of a transfer.
-func TransferTarget(match resource.Match, namespace, name string) Target {
-	return Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: namespace, Name: name}
 }

@@ -18,29 +18,34 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// With the feature gate AllowUnsafeMalformedObjectDeletion (KEP-3926), objects that cannot be decrypted or decoded are
-// named by lists and can be deleted. The texts are those of kube-apiserver's corruptObjectDeleter.
+// With the feature gate AllowUnsafeMalformedObjectDeletion (KEP-3926), the errors of lists name the objects that cannot
+// be decrypted or decoded, and such objects can be deleted. The texts are the same as in etcd3/corrupt_obj_deleter.go.
+// Apart from DeleteUnreadable, the functions of this file run only after an error, so that requests for readable
+// objects cost nothing.
 
-// corruptObject is the text of storage.NewCorruptObjError.
+// corruptObject returns an error with the text of storage.NewCorruptObjError.
 func corruptObject(key string, reason error) error {
-	return fmt.Errorf("StorageError: corrupt object, Code: 7, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: %w", key, reason)
+	return fmt.Errorf("StorageError: corrupt object, Code: 7, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: %w",
+		key, reason)
 }
 
+// undecodable returns an error with the text of etcd3 for an object that has been decrypted but cannot be decoded.
 func undecodable(revision int64, reason error) error {
 	return fmt.Errorf("object not decodable revision=%d: %w", revision, reason)
 }
 
-// readError is the API status of an error from reading the target's object.
-func (r *Registry) readError(err error, t Target) error {
+// readError returns the API status of an error from reading the target's object.
+func (r *Registry) readError(err error, t resource.Target) error {
 	var unreadable *storage.TransformError
 	if r.deletesUnreadable && errors.As(err, &unreadable) {
-		return apierrors.NewInternalError(corruptObject("/"+t.path(), unreadable))
+		return apierrors.NewInternalError(corruptObject("/"+t.Path(), unreadable))
 	}
 	return status(err, t)
 }
 
-// GetError returns the error for an object that could not be encoded.
-func (r *Registry) GetError(ctx context.Context, t Target, entry *watchcache.Entry, err error) error {
+// GetError returns the error for an object that could not be encoded. Reads return entries without decoding them, so
+// that handlers notice a corrupt object only when they encode the response.
+func (r *Registry) GetError(ctx context.Context, t resource.Target, entry *watchcache.Entry, err error) error {
 	if err == nil || !r.deletesUnreadable {
 		return err
 	}
@@ -50,8 +55,9 @@ func (r *Registry) GetError(ctx context.Context, t Target, entry *watchcache.Ent
 	return err
 }
 
-// ListError returns the error for a page that could not be encoded.
-func (r *Registry) ListError(ctx context.Context, t Target, page *List, err error) error {
+// ListError returns the error for a page that could not be encoded. It decodes all objects of the page to name every
+// corrupt one, up to maxUnreadable.
+func (r *Registry) ListError(ctx context.Context, t resource.Target, page *List, err error) error {
 	if err == nil || !r.deletesUnreadable {
 		return err
 	}
@@ -68,8 +74,9 @@ func (r *Registry) ListError(ctx context.Context, t Target, page *List, err erro
 	return found.status(t)
 }
 
-// deleteError returns the error for a deletion that failed with err.
-func (r *Registry) deleteError(ctx context.Context, t Target, err error) error {
+// deleteError returns the error for a deletion that failed with err: the error that names the object if it is corrupt,
+// else err.
+func (r *Registry) deleteError(ctx context.Context, t resource.Target, err error) error {
 	current, readErr := r.storedState(ctx, t)
 	switch {
 	case readErr != nil:
@@ -78,13 +85,13 @@ func (r *Registry) deleteError(ctx context.Context, t Target, err error) error {
 		return err
 	}
 	if reason := decodingError(ctx, t, current); reason != nil {
-		return apierrors.NewInternalError(corruptObject("/"+t.path(), undecodable(current.revision, reason)))
+		return apierrors.NewInternalError(corruptObject("/"+t.Path(), undecodable(current.revision, reason)))
 	}
 	return err
 }
 
 // decodingError returns nil for an object that can be decoded, or could be if its conversion webhook worked.
-func decodingError(ctx context.Context, t Target, current state) error {
+func decodingError(ctx context.Context, t resource.Target, current state) error {
 	_, err := t.Version.Codec.Load(ctx, current.data)
 	var conversion *resource.ConversionError
 	if errors.As(err, &conversion) || ctx.Err() != nil {
@@ -96,13 +103,14 @@ func decodingError(ctx context.Context, t Target, current state) error {
 	return err
 }
 
-// maxUnreadable bounds the objects that an error names.
+// maxUnreadable bounds the objects that an error names, as in corruptObjErrAggregatorFactory.
 const maxUnreadable = 100
 
-// unreadableObjects are the causes of the error for a list.
+// unreadableObjects collects the causes of the error for a list.
 type unreadableObjects struct{ causes []metav1.StatusCause }
 
-// add returns false if there are too many.
+// add adds an object. It returns false, and adds a cause that says so, if the error already names maxUnreadable
+// objects.
 func (u *unreadableObjects) add(key string, reason error) bool {
 	if len(u.causes) == maxUnreadable {
 		u.causes = append(u.causes, metav1.StatusCause{
@@ -116,7 +124,8 @@ func (u *unreadableObjects) add(key string, reason error) bool {
 	return true
 }
 
-func (u *unreadableObjects) status(t Target) error {
+// status returns the API status of a list with corrupt objects (aggregatedStorageError.NewAPIStatusError).
+func (u *unreadableObjects) status(t resource.Target) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonStoreReadError,
 		Details: &metav1.StatusDetails{Group: t.Group, Kind: t.Plural, Name: "list", Causes: u.causes},
@@ -124,8 +133,9 @@ func (u *unreadableObjects) status(t Target) error {
 	}}
 }
 
-// unreadable returns the error that names the unreadable objects of a page, from a path on. err is that of reading the
-// page.
+// unreadable returns the error that names the unreadable objects of a page, from a path on. err is the error of reading
+// the page; it is returned if it has another cause. unreadable reads the rest of the page, without limit the rest of
+// the collection, in chunks that are not kept.
 func (l *listing) unreadable(ctx context.Context, page *List, from string, err error) error {
 	var first *storage.TransformError
 	if !l.registry.deletesUnreadable || !errors.As(err, &first) {
@@ -167,10 +177,11 @@ func (l *listing) unreadable(ctx context.Context, page *List, from string, err e
 // DeletesUnreadable reports whether DeleteUnreadable is available.
 func (r *Registry) DeletesUnreadable() bool { return r.deletesUnreadable }
 
-// DeleteUnreadable deletes an object that cannot be decrypted or decoded, without admission and whatever its
-// finalizers.
-func (r *Registry) DeleteUnreadable(ctx context.Context, t Target) error {
-	if err := r.authorizeUnsafeDelete(ctx, t); err != nil {
+// DeleteUnreadable deletes an object that cannot be decrypted or decoded, without admission and regardless of its
+// finalizers. by decides whether the user may do so. It refuses to delete an object that can be read; while etcd does
+// not respond, it cannot know and returns the error. It mirrors corruptObjectDeleter.Delete.
+func (r *Registry) DeleteUnreadable(ctx context.Context, t resource.Target, by authorizer.Authorizer) error {
+	if err := authorizeUnsafeDelete(ctx, t, by); err != nil {
 		return err
 	}
 	current, err := r.storedState(ctx, t)
@@ -185,21 +196,22 @@ func (r *Registry) DeleteUnreadable(ctx context.Context, t Target) error {
 	if errors.Is(err, storage.ErrUnavailable) || ctx.Err() != nil {
 		return status(err, t)
 	}
-	if err := r.storageOf(t.Match).Store.DeleteUnreadable(ctx, t.path()); !errors.Is(err, storage.ErrNotFound) {
+	if err := r.storageOf(t.Match).Store.DeleteUnreadable(ctx, t.Path()); !errors.Is(err, storage.ErrNotFound) {
 		return status(err, t)
 	}
 	return nil
 }
 
-// authorizeUnsafeDelete checks the permission that unsafe deletions need beside that to delete.
-func (r *Registry) authorizeUnsafeDelete(ctx context.Context, t Target) error {
+// authorizeUnsafeDelete checks the permission that unsafe deletions need in addition to the permission to delete.
+func authorizeUnsafeDelete(ctx context.Context, t resource.Target, by authorizer.Authorizer) error {
 	const verb = "unsafe-delete-ignore-read-errors"
 	user, ok := request.UserFrom(ctx)
 	if !ok || t.Endpoint.Subresource != "" {
 		return apierrors.NewForbidden(t.GroupResource(), t.Name, errors.New(
-			"ignoreStoreReadErrorWithClusterBreakingPotential delete option is not allowed on a subresource or non-resource request"))
+			"ignoreStoreReadErrorWithClusterBreakingPotential delete option is not allowed on a subresource or non-resource "+
+				"request"))
 	}
-	decision, reason, err := r.authorizer.Authorize(ctx, authorizer.AttributesRecord{
+	decision, reason, err := by.Authorize(ctx, authorizer.AttributesRecord{
 		User: user, Verb: verb, ResourceRequest: true, APIGroup: t.Group, APIVersion: t.Version.Name, Resource: t.Plural,
 		Namespace: t.Namespace, Name: t.Name,
 	})

@@ -10,34 +10,41 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/registry/rest"
 
 	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/registry/change"
+	"quorate.dev/apiserver/registry/strategy"
 	"quorate.dev/apiserver/resource"
 )
 
-// Update stores the result of a change to the target's object.
-func (r *Registry) Update(ctx context.Context, t Target, change Change, options WriteOptions) (*Result, error) {
-	ctx = t.context(ctx)
-	return r.retry(ctx, t, options.DryRun, &update{registry: r, target: t, change: change, options: options})
+// Update stores the result of a change to the target's object. The steps are in the order of kube-apiserver's
+// Store.Update, in which the change and mutating admission are the UpdatedObjectInfo; each attempt runs all of them.
+func (r *Registry) Update(
+	ctx context.Context, t resource.Target, c change.Change, options WriteOptions,
+) (*Result, error) {
+	ctx = t.WithNamespace(ctx)
+	return r.retry(ctx, t, options.DryRun, &update{registry: r, target: t, change: c, options: options})
 }
 
 // Patch applies a patch to the target's object.
-func (r *Registry) Patch(ctx context.Context, t Target, patch Patch, options WriteOptions) (*Result, error) {
+func (r *Registry) Patch(
+	ctx context.Context, t resource.Target, patch change.Patch, options WriteOptions,
+) (*Result, error) {
 	options.applied = patch.Type == types.ApplyYAMLPatchType
 	return r.Update(ctx, t, patch, options)
 }
 
-// update is a PUT, a PATCH or an internal update. The fields below options belong to the latest attempt.
+// update is a PUT, a PATCH or an internal update. The fields below own belong to the latest attempt.
 type update struct {
 	registry *Registry
-	target   Target
-	change   Change
+	target   resource.Target
+	change   change.Change
 	options  WriteOptions
+	own      ownWrite
 
 	current state
 	old     runtime.Object // decoded current; read-only
-	object  runtime.Object // its replacement
+	object  runtime.Object // replacement of old; strategies may let it share memory with old
 }
 
 // attempt implements writer.
@@ -68,7 +75,7 @@ func (u *update) attempt(ctx context.Context, current state) (*Result, error) {
 	return u.replace(ctx)
 }
 
-// changeObject applies the change and runs mutating admission.
+// changeObject applies the change and runs mutating admission, which may change only the new object.
 func (u *update) changeObject(ctx context.Context) error {
 	var err error
 	if u.object, err = u.change.Apply(ctx, u.target, u.old); err != nil {
@@ -80,25 +87,49 @@ func (u *update) changeObject(ctx context.Context) error {
 	if err := u.registry.admission.Admit(ctx, u.attributes(ctx, u.object, u.old)); err != nil {
 		return err
 	}
-	removeDuplicateOwners(ctx, u.object, duplicateOwnersAdmitted)
+	change.RemoveDuplicateOwnersAdmitted(ctx, u.object)
 	return nil
 }
 
+// changeView applies the change to the view of the object, runs mutating admission on the view, and writes it back
+// into a copy of the object.
+func (u *update) changeView(ctx context.Context) error {
+	view, err := change.NewView(u.target, u.old)
+	if err != nil {
+		return err
+	}
+	after, err := u.change.Apply(ctx, u.target, view.Before)
+	if err != nil {
+		return err
+	}
+	if err := u.registry.admission.Admit(ctx, u.attributes(ctx, after, view.Before)); err != nil {
+		return err
+	}
+	u.object = view.Object
+	return view.Write(after)
+}
+
+// attributes returns new attributes of the update for admission. The steps after mutating admission get other
+// attributes than mutating admission itself: on an endpoint with a view, plugins mutate the view, and reservers see the
+// object.
 func (u *update) attributes(ctx context.Context, object, old runtime.Object) *admission.Attributes {
 	return attributes(ctx, u.target, u.options,
 		&admission.Attributes{Operation: admission.Update, Object: object, Old: old})
 }
 
-// create creates the object if the change or the strategy permits it.
+// create creates the object if the change or the strategy permits it: a server-side apply, or a kind with
+// AllowCreateOnUpdate such as Lease. The user also needs the permission to create. Unlike Create, it tries only the
+// name of the path and returns storage.ErrExists if a concurrent request has created the object, after which retry
+// updates it.
 func (u *update) create(ctx context.Context) (*Result, error) {
 	r, t := u.registry, u.target
-	if t.Endpoint.Subresource != "" || (!u.change.CreatesMissing() && !updateStrategy(t).AllowCreateOnUpdate()) {
+	if t.Endpoint.Subresource != "" || (!u.change.CreatesMissing() && !strategy.ForUpdate(t).AllowCreateOnUpdate()) {
 		return nil, apierrors.NewNotFound(t.GroupResource(), t.Name)
 	}
 	if err := u.checkUID(""); err != nil {
 		return nil, err
 	}
-	if err := r.authorizeCreate(ctx, t); err != nil {
+	if err := authorizeCreate(ctx, t, u.options); err != nil {
 		return nil, err
 	}
 	object, err := u.change.Apply(ctx, t, nil)
@@ -109,7 +140,7 @@ func (u *update) create(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	if !u.options.DryRun {
-		setRevision(object, 0) // the client may have sent that of a deleted object
+		setRevision(object, 0) // the client may have sent the resourceVersion of a deleted object
 	}
 	admitted, err := r.admitNew(ctx, t, object, u.options)
 	if err != nil {
@@ -118,15 +149,8 @@ func (u *update) create(ctx context.Context) (*Result, error) {
 	return r.insert(ctx, t, admitted, u.options)
 }
 
-// updateStrategy is that of the endpoint, or of the resource itself if the endpoint is a view of it.
-func updateStrategy(t Target) rest.RESTUpdateStrategy {
-	if t.Endpoint.Update != nil {
-		return t.Endpoint.Update
-	}
-	return t.main().Update
-}
-
-// replace validates the new object and stores it in place of the old one.
+// replace validates the new object and stores it in place of the old one. An update that removes the last finalizer of
+// an object that is being deleted removes the object instead (Store.ShouldDeleteDuringUpdate).
 func (u *update) replace(ctx context.Context) (result *Result, err error) {
 	r, t := u.registry, u.target
 	if err := checkRevision(t, u.object, u.current.revision); err != nil {
@@ -136,21 +160,17 @@ func (u *update) replace(ctx context.Context) (result *Result, err error) {
 	if err := r.admission.Reserve(ctx, admitted); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			r.admission.Rollback(ctx, admitted)
-		}
-	}()
+	defer func() { r.rollback(ctx, admitted, err) }()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := beforeUpdate(ctx, updateStrategy(t), u.object, u.old); err != nil {
+	if err := strategy.BeforeUpdate(ctx, t, u.object, u.old); err != nil {
 		return nil, err
 	}
 	if err := u.validate(ctx, admitted); err != nil {
 		return nil, err
 	}
-	if deletionComplete(u.object, u.old) && !hasPendingFinalizers(t, u.object) {
+	if strategy.DeletionComplete(u.object, u.old) && !hasPendingFinalizers(t, u.object) {
 		return u.finishDeletion(ctx, admitted)
 	}
 	result, err = u.store(ctx)
@@ -166,7 +186,7 @@ func (u *update) validate(ctx context.Context, admitted *admission.Attributes) e
 	if view == nil {
 		return u.registry.admission.Validate(ctx, admitted)
 	}
-	before, err := viewBefore(view, u.old)
+	before, err := change.ViewBefore(view, u.old)
 	if err != nil {
 		return err
 	}
@@ -177,7 +197,8 @@ func (u *update) validate(ctx context.Context, admitted *admission.Attributes) e
 	return u.registry.admission.Validate(ctx, u.attributes(ctx, after, before))
 }
 
-// store encodes the new object and writes it if it differs from the stored one.
+// store encodes the new object and writes it if it differs from the stored one. Equal bytes count as unchanged, so that
+// no revision is used and no watcher sees an event, unless the value in etcd is encrypted with a former key.
 func (u *update) store(ctx context.Context) (*Result, error) {
 	if !u.options.DryRun {
 		removeSelfLink(u.object)
@@ -189,7 +210,9 @@ func (u *update) store(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, internalError(err)
 	}
-	result := &Result{Outcome: Updated, Object: u.object, Stored: data, Revision: u.current.revision, DryRun: u.options.DryRun}
+	result := &Result{
+		Outcome: Updated, Object: u.object, Stored: data, Revision: u.current.revision, DryRun: u.options.DryRun,
+	}
 	if bytes.Equal(data, u.current.data) && (!u.current.stale || u.options.DryRun) {
 		result.Outcome = Unchanged
 		return result, nil
@@ -227,13 +250,22 @@ func (u *update) rewrite(ctx context.Context, current state, result *Result) (_ 
 	return result, nil
 }
 
+// put writes bytes on the condition that the object still has the revision of u.current. An update renews the TTL of
+// the object.
 func (u *update) put(ctx context.Context, data []byte) (int64, error) {
+	if err := u.own.limit(ctx, u.registry, u.target, u.old); err != nil {
+		return 0, err
+	}
 	ttl := timeToLive(u.target, u.object)
-	return u.registry.storageOf(u.target.Match).Store.Update(ctx, u.target.path(), u.current.revision, data, ttl)
+	return u.registry.storageOf(u.target.Match).Store.Update(ctx, u.target.Path(), u.current.revision, data, ttl)
 }
 
 // encode encodes the new object. If it differs from the old one only in the times of its managed fields, it gets the
 // old times, so that nothing is written.
+//
+// It mirrors IgnoreManagedFieldsTimestampsTransformer, which compares the decoded objects before validating admission;
+// encode compares the stored bytes. If the managers are equal but the objects are not, the object is encoded twice;
+// with a conversion webhook, each encoding may be a call, and decoded objects are compared first.
 func (u *update) encode(ctx context.Context) ([]byte, error) {
 	before, err := meta.Accessor(u.old)
 	if err != nil {
@@ -245,7 +277,7 @@ func (u *update) encode(ctx context.Context) ([]byte, error) {
 	}
 	managed := after.GetManagedFields()
 	began := u.registry.clock.Now()
-	if !sameManagers(before.GetManagedFields(), managed) {
+	if !change.SameManagers(before.GetManagedFields(), managed) {
 		u.registry.metrics.compared(unequalManagers, u.registry.clock.Since(began))
 		return encode(ctx, u.target, u.object)
 	}
@@ -264,35 +296,22 @@ func (u *update) encode(ctx context.Context) ([]byte, error) {
 	return encode(ctx, u.target, u.object)
 }
 
-// deletionComplete reports whether an update removed the last finalizer of an object that is being deleted.
-func deletionComplete(object, old runtime.Object) bool {
-	after, err := meta.Accessor(object)
-	if err != nil {
-		return false
-	}
-	before, err := meta.Accessor(old)
-	if err != nil || len(after.GetFinalizers()) > 0 || after.GetDeletionTimestamp() == nil {
-		return false
-	}
-	// A running grace period ends with a second DELETE, by the kubelet for instance.
-	return before.GetDeletionGracePeriodSeconds() == nil || *before.GetDeletionGracePeriodSeconds() == 0
-}
-
 // hasPendingFinalizers reports whether an object that is being deleted has finalizers outside its metadata, like the
 // spec.finalizers of a namespace.
-func hasPendingFinalizers(t Target, object runtime.Object) bool {
-	terminator, ok := t.main().Delete.(resource.Terminator)
+func hasPendingFinalizers(t resource.Target, object runtime.Object) bool {
+	terminator, ok := t.Main().Delete.(resource.Terminator)
 	return ok && terminator.Terminate(object.DeepCopyObject(), &metav1.DeleteOptions{})
 }
 
-// finishDeletion removes an object whose update removed the last finalizer. It rolls back the reservations of the
-// updated object and commits the deletion of the stored one.
+// finishDeletion removes an object whose update removed the last finalizer (Store.deleteWithoutFinalizers). It rolls
+// back the reservations of the updated object and commits the deletion of the stored one. That a concurrent request has
+// removed the object is no error: several controllers may remove the last finalizers at the same time.
 func (u *update) finishDeletion(ctx context.Context, admitted *admission.Attributes) (*Result, error) {
 	r := u.registry
 	// The client sees its update at the revision that it replaced.
 	result := &Result{Outcome: Finalized, Object: u.object, Revision: u.current.revision, DryRun: u.options.DryRun}
 	var err error
-	if !u.target.ConvertsRemotely { // as in kube-apiserver, no webhook converts what is not stored
+	if !u.target.ConvertsRemotely { // as in kube-apiserver, no webhook converts an object that is not stored
 		if result.Stored, err = encode(ctx, u.target, u.object); err != nil {
 			return nil, internalError(err)
 		}
@@ -300,7 +319,10 @@ func (u *update) finishDeletion(ctx context.Context, admitted *admission.Attribu
 	if u.options.DryRun {
 		return result, nil
 	}
-	_, err = r.storageOf(u.target.Match).Store.Delete(ctx, u.target.path(), u.current.revision)
+	if err = u.own.limit(ctx, r, u.target, u.old); err != nil {
+		return nil, err
+	}
+	_, err = r.storageOf(u.target.Match).Store.Delete(ctx, u.target.Path(), u.current.revision)
 	if err != nil && !isGone(err) {
 		return nil, err
 	}

@@ -15,18 +15,18 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 )
 
-// AuditConfig is the decision of the audit policy about a request. The zero value means that the request is not audited.
+// AuditConfig is the audit policy's decision about a request. The zero value means that the request is not audited.
 type AuditConfig struct {
 	audit.RequestAuditConfig
-	// MaxObject is the number of bytes of a response object above which all backends drop it; 0: no limit.
+	// MaxObject is the size in bytes of a response object above which every backend drops it; 0 means no limit.
 	MaxObject int64
 }
 
-// LocalAddress is the remote address of the server's own requests, which have no connection. Audit events have it as their
-// source, as kube-apiserver's have for its loopback connection.
+// LocalAddress is the remote address of the server's own requests, which have no connection. It is their source address
+// in audit events, like kube-apiserver's for its loopback connection.
 const LocalAddress = "127.0.0.1:0"
 
-// NewAuditID returns a random UUID. It must be unique but not secret, so that a fast generator suffices.
+// NewAuditID returns a random UUID. The UUID must be unique but not secret, so that a fast generator suffices.
 func NewAuditID() string {
 	var id uuid.UUID
 	binary.LittleEndian.PutUint64(id[:8], rand.Uint64())
@@ -36,8 +36,8 @@ func NewAuditID() string {
 	return id.String()
 }
 
-// AuditContext returns the audit event of the request, which upstream's code annotates. Most requests that are not
-// audited never create it.
+// AuditContext returns the audit event of the request, which upstream's code annotates. It is created on first use,
+// because most requests that are not audited never need it.
 func (r *Record) AuditContext() *audit.AuditContext {
 	if event := r.auditContext.Load(); event != nil {
 		return event
@@ -50,7 +50,7 @@ func (r *Record) AuditContext() *audit.AuditContext {
 	return r.auditContext.Load()
 }
 
-// auditHolder is a context with an audit event.
+// auditHolder is a context that contains an audit event.
 type auditHolder struct {
 	context.Context
 	event *audit.AuditContext
@@ -63,12 +63,13 @@ func (h auditHolder) Value(key any) any {
 	return h.Context.Value(key)
 }
 
-// Audits reports whether the policy records what a level records of the request. It is false for a nil Record.
+// Audits reports whether the audit policy records the request at the given level or higher. It returns false for a nil
+// Record.
 func (r *Record) Audits(level auditapi.Level) bool {
 	return r != nil && r.Audit.Level != "" && r.Audit.Level.GreaterOrEqual(level)
 }
 
-// AuditStatus records a response that is a Status.
+// AuditStatus records a Status as the response in the audit event.
 func (r *Record) AuditStatus(status *metav1.Status) {
 	if !r.Audits(auditapi.LevelMetadata) {
 		return
@@ -83,11 +84,11 @@ func (r *Record) AuditStatus(status *metav1.Status) {
 	r.AuditContext().LogResponseObject(status, object)
 }
 
-// HoldForAudit keeps memory accounted for until ReleaseAudit, because the audit event refers to the response object
-// until all backends have processed it.
+// HoldForAudit holds memory until ReleaseAudit, because the audit event refers to the response object until all
+// backends have processed the event.
 func (r *Record) HoldForAudit(held *Held) { r.auditMemory = held }
 
-// ReleaseAudit releases the memory of HoldForAudit, after the last event of the request.
+// ReleaseAudit releases the memory of HoldForAudit. It is called after the last stage of the audit event.
 func (r *Record) ReleaseAudit() {
 	if r.auditMemory != nil {
 		r.auditMemory.Release()

@@ -14,11 +14,12 @@ import (
 // MaxBody is the maximum size in bytes of the body of a resource request.
 const MaxBody = 3 << 20
 
-// The buffer of a body starts small and grows by a factor as bytes arrive, so that memory is used for what a client has
-// sent, not for its Content-Length.
+// The buffer for a body starts small and grows while bytes arrive, so that a client occupies memory only for bytes that
+// it has sent, not for its Content-Length. Sizes are in bytes.
 const (
-	firstBuffer   = 16 << 10
-	unknownBuffer = 512 // for an unknown length; often there is no body at all
+	firstBuffer = 16 << 10
+	// unknownBuffer is the first size if the length is unknown; such a request often has no body.
+	unknownBuffer = 512
 	bufferGrowth  = 4
 )
 
@@ -29,7 +30,7 @@ type body struct {
 	read bool
 }
 
-// Body returns the body of the record's request. It reads the body unless ReadBody has.
+// Body returns the body of the record's request. It reads the body unless ReadBody has read it.
 func (r *Record) Body(from *http.Request) ([]byte, error) {
 	if !r.body.read {
 		_ = r.ReadBody(from.Body, from.ContentLength, func(int64) error { return nil })
@@ -37,12 +38,12 @@ func (r *Record) Body(from *http.Request) ([]byte, error) {
 	return r.body.data, r.body.err
 }
 
-// BodySize returns the size of the body, and reports whether it has been read without an error.
+// BodySize returns the size of the body in bytes, and reports whether the body has been read without an error.
 func (r *Record) BodySize() (int, bool) { return len(r.body.data), r.body.read && r.body.err == nil }
 
-// ReadBody reads the whole body of the record's request for Body. length is its Content-Length. reserve is called with
-// the number of bytes by which the buffer is about to grow; its error ends the reading and is the only one that
-// ReadBody returns. Body returns the errors of bodies that are too large or end early.
+// ReadBody reads the whole body of the record's request, which Body then returns. length is the Content-Length. reserve
+// is called with the number of bytes by which the buffer is about to grow; its error ends the reading and is the only
+// error that ReadBody returns. Body returns the errors of bodies that are too large or incomplete.
 func (r *Record) ReadBody(from io.Reader, length int64, reserve func(bytes int64) error) error {
 	if r.body.read = true; length > MaxBody {
 		r.body.err = tooLarge()
@@ -66,7 +67,7 @@ func (r *Record) ReadBody(from io.Reader, length int64, reserve func(bytes int64
 	return nil
 }
 
-// bodyError returns the Status error for a read error.
+// bodyError returns the Status error for a body that is too large, incomplete, or could not be read, or nil.
 func bodyError(data []byte, length int64, err error) error {
 	ended := err == nil || errors.Is(err, io.EOF)
 	if ended && 0 < len(data) && int64(len(data)) < length {
@@ -81,10 +82,11 @@ func bodyError(data []byte, length int64, err error) error {
 	return nil
 }
 
-// bufferAfter returns the size of the buffer after one of the given size. A length that is not positive is unknown: the
-// request has no body, or a chunked one.
+// bufferAfter returns the next size of a buffer of the given size. length is not positive if it is unknown: the request
+// has no body or a chunked one.
 func bufferAfter(size int, length int64) int {
-	first, most := unknownBuffer, MaxBody+1 // one byte more than allowed shows that there is more
+	// One byte more than MaxBody shows that a body is too large.
+	first, most := unknownBuffer, MaxBody+1
 	if length > 0 {
 		first, most = firstBuffer, int(length)
 	}
@@ -99,8 +101,8 @@ func tooLarge() error {
 const maxKeptBody = 64 << 10
 
 // KeepBody reads a small body of a request that is about to be forwarded, so that the transport can send the request
-// again to a server that has not processed it. A server that shuts down announces the last request that it processes
-// (GOAWAY in HTTP/2), when later ones may already be on their way. Without the body, those fail.
+// again. A server that shuts down announces the last request that it processes (GOAWAY in HTTP/2); later requests may
+// have been sent before the announcement arrives, and would fail if their body were gone.
 func KeepBody(r *http.Request) error {
 	if r.ContentLength <= 0 || r.ContentLength > maxKeptBody {
 		return nil
@@ -114,7 +116,7 @@ func KeepBody(r *http.Request) error {
 	return err
 }
 
-// BodyTooSlow is the error of a request whose body arrives too slowly.
+// BodyTooSlow returns the error for a request whose body arrives too slowly.
 func BodyTooSlow() *apierrors.StatusError {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusRequestTimeout, Reason: metav1.StatusReasonTimeout,

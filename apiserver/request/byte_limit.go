@@ -8,24 +8,26 @@ import (
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// userShare is the part of a limit, 1/4, that the requests of one user may hold together.
+// userShare is the reciprocal of the share of a limit that all requests of one user may hold together.
 const userShare = 4
 
-// ByteLimit bounds the bytes that requests hold concurrently, in total and by user: clients that do not read their
-// responses hold at most their user's share. Waiting requests are served in order, those of one user among themselves
-// first.
+// ByteLimit bounds the bytes that requests hold concurrently, in total and for each user: clients that do not read
+// their responses hold at most their user's share. Requests acquire bytes in the order of their arrival, first among
+// the requests of their user, then among all users.
 type ByteLimit struct {
 	bound, share int64
 	free         *semaphore.Weighted
 
-	mu    sync.Mutex
-	users map[string]*userLimit // with requests that hold some or wait
+	mu sync.Mutex
+	// users has the users whose requests hold bytes or wait for bytes, by name.
+	users map[string]*userLimit
 }
 
-// userLimit is what one user may hold.
+// userLimit is the limit of one user.
 type userLimit struct {
-	free     *semaphore.Weighted
-	requests int // guarded by the limit's mutex
+	free *semaphore.Weighted
+	// requests is the number of requests that hold bytes or wait. It is guarded by the ByteLimit's mutex.
+	requests int
 }
 
 // NewByteLimit returns a limit of the given number of bytes.
@@ -35,9 +37,10 @@ func NewByteLimit(bound int64) *ByteLimit {
 	}
 }
 
-// Acquire waits until the bytes may be held for the user of ctx, or returns the error of ctx. More than the limit count as
-// the limit, so that such a request is served when no other holds anything; more than a user's share count as the share.
-// A caller must not acquire again before Release, because two such callers could deadlock.
+// Acquire waits until the user of ctx may hold the bytes, or returns the error of ctx. A request for more than the
+// whole limit acquires the whole limit, so that it is served when no other request holds bytes; more than a user's
+// share counts as the share. A caller must Release the bytes before it acquires again, because two callers that hold
+// bytes and wait could deadlock.
 func (l *ByteLimit) Acquire(ctx context.Context, bytes int64) (*Held, error) {
 	bytes = min(bytes, l.bound)
 	if bytes <= 0 {
@@ -45,7 +48,8 @@ func (l *ByteLimit) Acquire(ctx context.Context, bytes int64) (*Held, error) {
 	}
 	name := holder(ctx)
 	user := l.enter(name)
-	// In this order: what waits for others of the same user holds nothing that another user waits for.
+	// The user's share is acquired first, so that a request that waits for other requests of its user holds nothing
+	// that another user waits for.
 	if err := user.free.Acquire(ctx, l.shareOf(bytes)); err != nil {
 		l.leave(name)
 		return nil, err
@@ -58,7 +62,7 @@ func (l *ByteLimit) Acquire(ctx context.Context, bytes int64) (*Held, error) {
 	return &Held{limit: l, name: name, user: user, bytes: bytes}, nil
 }
 
-// TryAcquire is Acquire for callers that do not wait. It returns nil if the bytes are not free.
+// TryAcquire is like Acquire, but returns nil instead of waiting.
 func (l *ByteLimit) TryAcquire(ctx context.Context, bytes int64) *Held {
 	bytes = min(bytes, l.bound)
 	if bytes <= 0 {
@@ -78,7 +82,7 @@ func (l *ByteLimit) TryAcquire(ctx context.Context, bytes int64) *Held {
 	return &Held{limit: l, name: name, user: user, bytes: bytes}
 }
 
-// holder returns the name of the user of ctx.
+// holder returns the name of the user of ctx, or "".
 func holder(ctx context.Context) string {
 	if user, ok := upstream.UserFrom(ctx); ok {
 		return user.GetName()
@@ -86,10 +90,10 @@ func holder(ctx context.Context) string {
 	return ""
 }
 
-// shareOf is what so many bytes take of their user's share.
+// shareOf returns how much of a user's share the given number of bytes takes.
 func (l *ByteLimit) shareOf(bytes int64) int64 { return min(bytes, l.share) }
 
-// enter returns the limit of a user for one request more. leave must follow.
+// enter returns the limit of a user and counts one more request of the user. The caller must call leave.
 func (l *ByteLimit) enter(name string) *userLimit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +115,7 @@ func (l *ByteLimit) leave(name string) {
 	}
 }
 
-// Held is one request's share of a limit. It is not safe for concurrent use.
+// Held is the bytes that one request holds. It is not safe for concurrent use.
 type Held struct {
 	limit *ByteLimit
 	name  string
@@ -119,7 +123,7 @@ type Held struct {
 	bytes int64
 }
 
-// Shrink returns all but the given number of bytes.
+// Shrink releases all but the given number of bytes.
 func (h *Held) Shrink(to int64) {
 	if to >= h.bytes {
 		return
@@ -133,5 +137,5 @@ func (h *Held) Shrink(to int64) {
 	}
 }
 
-// Release returns all bytes. Further calls have no effect.
+// Release releases all bytes. Further calls have no effect.
 func (h *Held) Release() { h.Shrink(0) }

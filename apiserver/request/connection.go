@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// Connection is the connection of a request. It is safe for concurrent use.
+// Connection is the state of a client's connection. It is safe for concurrent use.
 type Connection struct {
-	// Authenticated is set once a request on the connection has been authenticated as a user that is not anonymous.
+	// Authenticated is set when a request on the connection has been authenticated as a user other than anonymous.
 	Authenticated atomic.Bool
 }
 
@@ -18,7 +18,7 @@ func WithConnection(ctx context.Context, connection *Connection) context.Context
 	return context.WithValue(ctx, connectionKey{}, connection)
 }
 
-// MarkAuthenticated notes that a request was authenticated, if the server tracks its connection.
+// MarkAuthenticated marks the connection of ctx as authenticated, if the server tracks it.
 func MarkAuthenticated(ctx context.Context) {
 	connection, ok := ctx.Value(connectionKey{}).(*Connection)
 	if ok && !connection.Authenticated.Load() {

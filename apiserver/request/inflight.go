@@ -6,15 +6,17 @@ import (
 	"sync/atomic"
 )
 
-// Inflight counts requests in flight, so that a shutdown can wait for them. The zero value is ready to use.
+// Inflight counts the requests in flight, so that a shutdown can wait for them. The zero value is ready to use.
 type Inflight struct {
 	mu     sync.Mutex
 	count  int
 	closed bool
-	idle   chan struct{} // closed when the count is zero after Close
+	// idle is created by Close, and closed when count has become 0.
+	idle chan struct{}
 }
 
-// Enter counts a request and returns true, unless Close has been called. The caller must then call Leave.
+// Enter counts a request and returns true, unless Close has been called. If it returns true, the caller must call
+// Leave.
 func (i *Inflight) Enter() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -25,7 +27,7 @@ func (i *Inflight) Enter() bool {
 	return true
 }
 
-// Leave ends a request.
+// Leave removes a request from the count.
 func (i *Inflight) Leave() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -35,7 +37,7 @@ func (i *Inflight) Leave() {
 	}
 }
 
-// Close makes Enter return false and returns a channel that is closed when the last request has left.
+// Close makes Enter return false. It returns a channel that is closed when the last request has left.
 func (i *Inflight) Close() <-chan struct{} {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -49,24 +51,26 @@ func (i *Inflight) Close() <-chan struct{} {
 	return i.idle
 }
 
-// Count returns how many requests are being served.
+// Count returns the number of requests in flight.
 func (i *Inflight) Count() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.count
 }
 
-// Watches holds the running watches, so that a shutdown can end them. The zero value is ready to use.
+// Watches tracks the running watches, so that a shutdown can end them. The zero value is ready to use.
 type Watches struct {
 	inflight Inflight
 
 	mu   sync.Mutex
 	next int
-	open map[int]context.CancelFunc // by the number that Enter returned; without watches that End has cancelled
+	// open maps the numbers that Enter returned to functions that end the watches. It omits watches that End has
+	// cancelled.
+	open map[int]context.CancelFunc
 }
 
-// Enter registers a watch, unless Close has been called. end must make the watch return without an error. If ok, the
-// caller must call Leave with the number.
+// Enter registers a watch, unless Close has been called. end must make the watch return without an error. If ok is
+// true, the caller must call Leave with the number.
 func (w *Watches) Enter(end context.CancelFunc) (number int, ok bool) {
 	if !w.inflight.Enter() {
 		return 0, false
@@ -81,7 +85,7 @@ func (w *Watches) Enter(end context.CancelFunc) (number int, ok bool) {
 	return w.next, true
 }
 
-// Leave ends a watch.
+// Leave unregisters a watch.
 func (w *Watches) Leave(number int) {
 	w.mu.Lock()
 	delete(w.open, number)
@@ -89,13 +93,13 @@ func (w *Watches) Leave(number int) {
 	w.inflight.Leave()
 }
 
-// Close makes Enter fail and returns a channel that is closed when the last watch has left.
+// Close makes Enter return false for ok. It returns a channel that is closed when the last watch has left.
 func (w *Watches) Close() <-chan struct{} { return w.inflight.Close() }
 
-// Count returns how many watches are being served.
+// Count returns the number of running watches.
 func (w *Watches) Count() int { return w.inflight.Count() }
 
-// End cancels up to n watches and returns how many it cancelled.
+// End ends up to n watches and returns the number of watches it has ended.
 func (w *Watches) End(n int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,16 +115,17 @@ func (w *Watches) End(n int) int {
 	return cancelled
 }
 
-// Drain is the state that the filters share with the server for a graceful shutdown.
+// Drain is the state of a graceful shutdown that the server shares with the filters.
 type Drain struct {
-	Requests Inflight // those that are not long-running
+	// Requests counts the requests that are not long-running.
+	Requests Inflight
 	Watches  Watches
 	moving   atomic.Bool
 	refusing atomic.Bool
 }
 
-// MoveClients makes the filters close an HTTP/2 connection when it carries a request, so that its client connects to another
-// replica.
+// MoveClients makes the filters close each HTTP/2 connection that has a new request, so that the client reconnects to
+// another replica.
 func (d *Drain) MoveClients() { d.moving.Store(true) }
 
 // MovingClients reports whether MoveClients has been called.

@@ -12,10 +12,11 @@ import (
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// Resolve sets Info from the request line. On an error Info is incomplete.
+// Resolve sets Info from the request line, by the rules of kube-apiserver's RequestInfoFactory. After an error Info is
+// incomplete.
 //
-// Resource paths are /api/{version}/... and /apis/{group}/{version}/..., followed by [watch|proxy/]
-// [namespaces/{namespace}/]{resource}[/{name}[/{subresource}/...]]. Everything else is a non-resource path.
+// The path of a resource is /api/{version}/... or /apis/{group}/{version}/..., followed by [watch|proxy/]
+// [namespaces/{namespace}/]{resource}[/{name}[/{subresource}/...]]. All other paths are non-resource paths.
 func (r *Record) Resolve(method string) error {
 	info := &r.Info
 	info.Path, info.Verb = r.url.Path, lowerMethod(method)
@@ -50,12 +51,12 @@ func (r *Record) Resolve(method string) error {
 	return nil
 }
 
-// resolveTarget sets namespace, resource, name and subresource from the path segments after the version.
+// resolveTarget sets the namespace, resource, name and subresource from the path segments that follow the version.
 func (r *Record) resolveTarget(parts []string) {
 	info := &r.Info
 	if parts[0] == "namespaces" && len(parts) > 1 {
 		info.Namespace = parts[1]
-		// What follows is a resource of its own, unless it is a subresource of the namespace.
+		// The next segment is a namespaced resource, unless it is a subresource of the namespace.
 		if len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
 			parts = parts[2:]
 		}
@@ -70,7 +71,7 @@ func (r *Record) resolveTarget(parts []string) {
 	}
 }
 
-// resolveCollection changes get and delete without a name to list, watch and deletecollection.
+// resolveCollection changes the verbs get and delete of a path without a name to list, watch and deletecollection.
 func (r *Record) resolveCollection() {
 	info := &r.Info
 	if info.Name != "" {
@@ -91,7 +92,7 @@ func (r *Record) resolveCollection() {
 	}
 }
 
-// selectedName returns the name to which a field selector restricts a list, or "" if there is none.
+// selectedName returns the name that a field selector on metadata.name requires, or "".
 func (r *Record) selectedName() string {
 	selector := r.Query()["fieldSelector"]
 	if len(selector) == 0 || !strings.Contains(selector[0], "metadata.name") {
@@ -100,7 +101,8 @@ func (r *Record) selectedName() string {
 	options := metainternalversion.ListOptions{}
 	err := metainternalversionscheme.ParameterCodec.DecodeParameters(r.Query(), metav1.SchemeGroupVersion, &options)
 	if err != nil || options.FieldSelector == nil {
-		return "" // the handler rejects the options with a Status
+		// The handler rejects invalid options with a Status.
+		return ""
 	}
 	name, found := options.FieldSelector.RequiresExactMatch("metadata.name")
 	if !found || len(content.IsPathSegmentName(name)) > 0 {
@@ -109,7 +111,7 @@ func (r *Record) selectedName() string {
 	return name
 }
 
-// resolveSelectors sets the selectors for authorization.
+// resolveSelectors sets the selectors that authorization uses.
 func (r *Record) resolveSelectors() {
 	info := &r.Info
 	if r.url.RawQuery == "" || (info.Verb != "list" && info.Verb != "watch" && info.Verb != "deletecollection") {
@@ -123,13 +125,13 @@ func (r *Record) resolveSelectors() {
 	}
 }
 
-// WantsWatch reports whether the watch parameter of a query is true.
+// WantsWatch reports whether the parameter watch is set, and neither 0 nor false.
 func WantsWatch(query map[string][]string) bool {
 	values := query["watch"]
 	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 
-// split returns the non-empty segments of a path, in the record's own array if they fit.
+// split returns the segments of a path without leading and trailing slashes, in the record's own array if they fit.
 func (r *Record) split(path string) []string {
 	path = strings.Trim(path, "/")
 	if path == "" {
@@ -172,7 +174,8 @@ func resourceVerb(method string) string {
 	return ""
 }
 
-// IsLongRunning reports whether a request has no deadline, as kube-apiserver's BasicLongRunningRequestCheck.
+// IsLongRunning reports whether a request has no deadline, by the rules of kube-apiserver's
+// BasicLongRunningRequestCheck.
 func IsLongRunning(info *upstream.RequestInfo) bool {
 	switch info.Verb {
 	case "watch", "proxy":

@@ -8,7 +8,8 @@ import (
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// latencies returns the trackers that upstream's callers of webhooks add to. Most requests need none.
+// latencies returns the trackers in which upstream's code records latencies, for example of webhooks. They are created
+// on first use, because most requests record none.
 func (r *Record) latencies() *upstream.LatencyTrackers {
 	if trackers := r.latency.Load(); trackers != nil {
 		return trackers
@@ -20,12 +21,14 @@ func (r *Record) latencies() *upstream.LatencyTrackers {
 	return r.latency.Load()
 }
 
-// Latency is how long parts of the request took.
+// Latency has the durations of the parts of a request.
 type Latency struct {
 	Authentication, Impersonation, Authorization time.Duration
-	ResponseWrite                                time.Duration // measured for audited requests only
+	// ResponseWrite is measured only for audited requests.
+	ResponseWrite time.Duration
 
-	storage atomic.Int64 // in nanoseconds; the sum of all requests to etcd
+	// storage is the sum of the durations of all requests to etcd, in nanoseconds.
+	storage atomic.Int64
 }
 
 // TrackStorage adds the duration of a request to etcd. It does nothing for a nil Record.
@@ -35,7 +38,7 @@ func (r *Record) TrackStorage(took time.Duration) {
 	}
 }
 
-// LatencyAnnotations returns the audit annotations of a slow request.
+// LatencyAnnotations returns the annotations for the audit event of a slow request.
 func (r *Record) LatencyAnnotations() map[string]string {
 	upstream.TrackAuthenticationLatency(r, r.Latency.Authentication)
 	upstream.TrackAPFQueueWaitLatency(r, r.Flow.Waited)
@@ -46,8 +49,9 @@ func (r *Record) LatencyAnnotations() map[string]string {
 	return upstream.AuditAnnotationsFromLatencyTrackers(r)
 }
 
-// ExternalLatency is how long the request has waited in a queue and for admission webhooks: those that mutate one after
-// another, of those that validate, which run at the same time, the slowest. The service level indicator does not count it.
+// ExternalLatency returns how long the request has waited in a queue and for admission webhooks: the sum of the
+// mutating webhooks, which run one after another, and the slowest of the validating webhooks, which run concurrently.
+// The service level indicator excludes it.
 func (r *Record) ExternalLatency() time.Duration {
 	trackers := r.latency.Load()
 	if trackers == nil {
@@ -57,11 +61,14 @@ func (r *Record) ExternalLatency() time.Duration {
 		r.Flow.Waited
 }
 
-// Flow is the result of priority and fairness. It is empty for requests that are not classified.
+// Flow is the result of priority and fairness for a request. It is empty for requests that are not classified.
 type Flow struct {
-	Schema, Level            string // names
+	// Schema and Level are the names of the flow schema and the priority level.
+	Schema, Level            string
 	InitialSeats, FinalSeats uint64
 	AdditionalLatency        time.Duration
-	Waited                   time.Duration // in a queue
-	Executed                 time.Duration // with seats
+	// Waited is the time spent in queues.
+	Waited time.Duration
+	// Executed is the time for which the request has held seats.
+	Executed time.Duration
 }

@@ -8,8 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Produce returns an error if the client accepts none of the types that a route produces. Like kube-apiserver's routes
-// it ignores weights, parameters and ranges such as text/* in the Accept header.
+// Produce returns the error NotAcceptable if the Accept header matches no media type of a route. Like kube-apiserver's
+// routes, it ignores weights and parameters in the header, and does not support ranges such as text/*.
 func Produce(r *http.Request, mediaTypes ...string) error {
 	header := r.Header.Get("Accept")
 	if header == "" || accepts(header, mediaTypes) {
@@ -28,7 +28,8 @@ func accepts(header string, mediaTypes []string) bool {
 	return false
 }
 
-// NotAcceptable is the error for a client that accepts none of the types that a route produces.
+// NotAcceptable returns the error of kube-apiserver's routes for an Accept header that matches none of the given media
+// types.
 func NotAcceptable(mediaTypes ...string) *apierrors.StatusError {
 	err := Generic(http.StatusNotAcceptable)
 	err.ErrStatus.Message = "406: Not Acceptable\n\nAvailable representations: " + strings.Join(mediaTypes, ", ")

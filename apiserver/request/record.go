@@ -1,8 +1,9 @@
-// Package request has what is known about one request: its target, user, received time, query and warnings. It is the
-// one place that converts errors to the Status that a client receives. It also counts requests in flight.
+// Package request has the state of one request: its target, user, time of receipt, query and warnings. It is the only
+// place that converts errors to the Status that a client receives. It also counts requests in flight, and bounds the
+// memory that requests hold.
 //
-// A Record holds all of this and is itself the request's context. It has values for the context keys of
-// k8s.io/apiserver (request info, user, namespace, received time, warning recorder, audit event), so that upstream's strategies work
+// A Record holds this state and is itself the request's context. It has values for the context keys of k8s.io/apiserver
+// (request info, user, namespace, time of receipt, warning recorder, audit event), so that upstream's strategies work
 // without a chain of nested contexts.
 package request
 
@@ -22,33 +23,38 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// Record is the context of one request. The filters set its fields before the handler starts; afterwards only the
-// warnings change.
+// Record is the context and the state of one request. The filters set its fields before the handler starts; the handler
+// changes only the warnings, the body, the seat, the audit event and measured times.
 type Record struct {
-	context.Context // the connection's context, later bounded by the request's deadline
+	// Context is the connection's context, and later a child of it with the request's deadline.
+	context.Context
 
-	Received time.Time // when the request reached the first filter
-	AuditID  string    // from the client, or generated
-	Info     upstream.RequestInfo
+	// Received is the time at which the request reached the first filter.
+	Received time.Time
+	// AuditID is the client's Audit-ID, or generated.
+	AuditID string
+	Info    upstream.RequestInfo
 	// VerbInPath is set if the verb is a segment of the path, as in /api/v1/watch/pods.
 	VerbInPath bool
-	// User is the authenticated user or, after impersonation, the impersonated one; nil before authentication.
+	// User is the user of the request: the authenticated user, or the impersonated user after impersonation. It is nil
+	// before authentication.
 	User user.Info
-	// Attributes are those of the request's authorization.
+	// Attributes are the attributes with which the request is authorized.
 	Attributes authorizer.AttributesRecord
-	// Delegate serves the request in place of this server's own handlers: an extension API server owns its group and
-	// version. It is nil for all other requests.
+	// Delegate serves the request instead of this server's own handlers, because an extension API server owns its group
+	// and version. It is nil for all other requests.
 	Delegate http.Handler
-	// LongRunning requests (watches, logs, streams) have no deadline, do not count as in flight, and stream their bodies.
+	// LongRunning is set for watches, logs and streams. They have no deadline, do not count as in flight, and stream
+	// their bodies.
 	LongRunning bool
-	// Traced is set if spans of the request are exported, or logged if it is slow.
+	// Traced is set if spans of the request are exported, or are logged if the request is slow.
 	Traced   bool
 	Warnings Warnings
 	Logger   logr.Logger
 	Audit    AuditConfig
 	Flow     Flow
-	// Seat is what the request has got from priority and fairness, or from the limits of requests in flight. It is nil for
-	// requests that are not limited.
+	// Seat is the request's seat from priority and fairness, or its slot from the limits of requests in flight. It is
+	// nil for requests that are not limited.
 	Seat    Seat
 	Latency Latency
 
@@ -60,15 +66,17 @@ type Record struct {
 	query        url.Values
 	namespace    string
 	hasNamespace bool
-	parts        [8]string // backs Info.Parts of ordinary paths
+	// parts is the array of Info.Parts, unless a path has more segments.
+	parts [8]string
 }
 
-// Begin returns the record of a request received at the given time. logr.FromContext returns logger for it.
+// Begin returns the record of a request that was received at the given time. logger is also the record's logger for
+// logr.FromContext.
 func Begin(r *http.Request, received time.Time, logger logr.Logger) *Record {
 	return &Record{Context: r.Context(), Received: received, Logger: logger, url: r.URL}
 }
 
-// From returns the record that ctx is or was derived from, or nil.
+// From returns the record that ctx is or is derived from, or nil.
 func From(ctx context.Context) *Record {
 	if record, ok := ctx.(*Record); ok {
 		return record
@@ -77,7 +85,7 @@ func From(ctx context.Context) *Record {
 	return record
 }
 
-// Query returns the parsed query, parsed once. The caller must not change it.
+// Query returns the query, which is parsed only once. The caller must not change it.
 func (r *Record) Query() url.Values {
 	if r.query == nil && r.url.RawQuery != "" {
 		r.query = r.url.Query()
@@ -85,18 +93,18 @@ func (r *Record) Query() url.Values {
 	return r.query
 }
 
-// HasParameter reports whether the query may have a parameter, without parsing it.
+// HasParameter reports whether the query may contain a parameter, without parsing the query.
 func (r *Record) HasParameter(name string) bool { return strings.Contains(r.url.RawQuery, name) }
 
-// SetNamespace sets the namespace that upstream's request.NamespaceFrom returns, "" for cluster-scoped resources.
-// Handlers set it before they call strategies.
+// SetNamespace sets the namespace that upstream's request.NamespaceFrom returns; "" for cluster-scoped resources.
+// Handlers call it before they call strategies.
 func (r *Record) SetNamespace(namespace string) {
 	r.namespace, r.hasNamespace = namespace, true
 }
 
 type recordKey struct{}
 
-// Value implements context.Context. Keys that the record does not know are looked up in the connection's context.
+// Value implements context.Context. Other keys than the record's are looked up in the embedded context.
 func (r *Record) Value(key any) any {
 	switch key {
 	case recordKey{}:
@@ -125,8 +133,8 @@ func (r *Record) Value(key any) any {
 	return r.Context.Value(key)
 }
 
-// The context keys of k8s.io/apiserver and logr. They are not exported, so the functions that look them up are called
-// with a context that records the key.
+// These are the context keys of k8s.io/apiserver and logr. They are not exported, so that each is found by calling a
+// function that looks it up, with a context that records the key.
 var (
 	userKey      = keyAskedBy(func(ctx context.Context) { upstream.UserFrom(ctx) })
 	infoKey      = keyAskedBy(func(ctx context.Context) { upstream.RequestInfoFrom(ctx) })
@@ -138,7 +146,7 @@ var (
 	warningKey   = keyAskedBy(func(ctx context.Context) { warning.AddWarning(ctx, "", "") })
 )
 
-// keyAskedBy returns the key that a function looks up in its context.
+// keyAskedBy returns the key that the function look looks up in its context.
 func keyAskedBy(look func(context.Context)) any {
 	probe := &keyProbe{Context: context.Background()}
 	look(probe)

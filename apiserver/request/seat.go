@@ -1,22 +1,22 @@
 package request
 
-// Seat is what a limit of concurrent requests has given to a request: seats of a priority level, or a slot in flight.
+// Seat is a request's share of a limit of concurrent requests: the seats of a priority level, or a slot in flight.
 // Its methods are safe for concurrent use.
 type Seat interface {
-	// Release gives the seat back before the handler returns. Further calls have no effect.
+	// Release releases the seat before the handler returns. Further calls have no effect.
 	Release()
-	// Retake takes a seat again after Release, and may wait for one in a queue. It reports whether the request may go on.
-	// Without a call of Release before, it has no effect and returns true.
+	// Retake acquires the seat again after Release, for which it may wait in a queue. It reports whether the request
+	// may proceed. Without a preceding Release it has no effect and returns true.
 	Retake() bool
 }
 
-// ReleaseSeat gives the request's seat back, if it has one. The rest of the request should be nothing but writing an
-// encoded body to the connection, which may take long if the client reads slowly. A nil record has no seat.
+// ReleaseSeat releases the request's seat, if it has one. A caller must have no work left but to write an encoded body
+// to the connection, which takes long if the client reads slowly, or must call RetakeSeat. A nil record has no seat.
 func (r *Record) ReleaseSeat() {
 	if r != nil && r.Seat != nil {
 		r.Seat.Release()
 	}
 }
 
-// RetakeSeat takes the seat again after ReleaseSeat. It reports whether the request may go on.
+// RetakeSeat acquires the seat again after ReleaseSeat. It reports whether the request may proceed.
 func (r *Record) RetakeSeat() bool { return r.Seat == nil || r.Seat.Retake() }

@@ -11,11 +11,11 @@ import (
 // slowSpan is the duration above which the trace of a request is logged, as in kube-apiserver.
 const slowSpan = 500 * time.Millisecond
 
-// Span is a part of a request in its trace: the one exported with --tracing-config-file, and the one logged for slow
-// requests at -v=2 or higher. A nil *Span records nothing.
+// Span is a part of a request in its trace, which is exported with --tracing-config-file, and logged for slow requests
+// at -v=2 or higher. A nil *Span records nothing.
 type Span struct{ span *tracing.Span }
 
-// StartSpan starts a span of the request that ctx belongs to. It returns ctx itself, and nil, if the request is not traced.
+// StartSpan starts a span of the request of ctx. It returns ctx itself and nil if the request is not traced.
 func StartSpan(ctx context.Context, name string, attributes ...string) (context.Context, *Span) {
 	record := From(ctx)
 	if record == nil || !record.Traced {
@@ -25,7 +25,7 @@ func StartSpan(ctx context.Context, name string, attributes ...string) (context.
 	return ctx, &Span{span}
 }
 
-// pairs converts names and values in turn.
+// pairs converts a list of alternating names and values to attributes.
 func pairs(attributes []string) []attribute.KeyValue {
 	converted := make([]attribute.KeyValue, 0, len(attributes)/2)
 	for i := 0; i+1 < len(attributes); i += 2 {
@@ -34,7 +34,7 @@ func pairs(attributes []string) []attribute.KeyValue {
 	return converted
 }
 
-// Start starts a span within s.
+// Start starts a child span of s.
 func (s *Span) Start(name string) *Span {
 	if s == nil {
 		return nil
@@ -43,7 +43,7 @@ func (s *Span) Start(name string) *Span {
 	return &Span{span}
 }
 
-// Event records that a step of the span is done.
+// Event records that a step within the span has ended.
 func (s *Span) Event(name string) {
 	if s != nil {
 		s.span.AddEvent(name)

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 )
 
-// WriteError responds with the Status of an error in a format that the client accepts, and returns its code.
+// WriteError responds with the Status of an error, in a format that the client accepts. It returns the status code.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) int {
 	status := StatusOf(err)
 	var known apierrors.APIStatus
@@ -33,12 +33,12 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) int {
 	return WriteStatus(w, r, status)
 }
 
-// WriteTextError is WriteError for paths that do not support protobuf.
+// WriteTextError does the same as WriteError on paths that do not support protobuf.
 func WriteTextError(w http.ResponseWriter, r *http.Request, err error) {
 	writeStatus(w, r, StatusOf(err), statusFormats{textOnly: true})
 }
 
-// WriteStatus responds with a Status in a format that the client accepts, and returns its code.
+// WriteStatus responds with a Status in a format that the client accepts. It returns the status code.
 func WriteStatus(w http.ResponseWriter, r *http.Request, status *metav1.Status) int {
 	return writeStatus(w, r, status, statusFormats{})
 }
@@ -71,7 +71,7 @@ func writeStatus(w http.ResponseWriter, r *http.Request, status *metav1.Status, 
 	return code
 }
 
-// writeRaw responds to clients that accept no supported format.
+// writeRaw responds with a Status in JSON if the client accepts no supported format.
 func writeRaw(w http.ResponseWriter, code int, status *metav1.Status) {
 	body, err := json.MarshalIndent(status, "", "  ")
 	if err != nil {
@@ -83,8 +83,8 @@ func writeRaw(w http.ResponseWriter, code int, status *metav1.Status) {
 	_, _ = w.Write(body)
 }
 
-// StatusOf returns the Status of an error: its own if it is an APIStatus, a timeout for an exceeded deadline, else an
-// internal error with the error's text.
+// StatusOf returns the Status of an error: its own Status if it is an APIStatus, a timeout if it is an exceeded
+// deadline, otherwise an internal error with the text of the error.
 func StatusOf(err error) *metav1.Status {
 	var status metav1.Status
 	var known apierrors.APIStatus
@@ -109,32 +109,32 @@ func StatusOf(err error) *metav1.Status {
 	return &status
 }
 
-// Generic returns the error of a status code without a resource.
+// Generic returns the error for a status code that is not related to a resource.
 func Generic(code int) *apierrors.StatusError {
 	return apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false)
 }
 
-// TimedOut returns the error of a request that exceeded its deadline.
+// TimedOut returns the error for a request that has exceeded its deadline.
 func TimedOut() *apierrors.StatusError {
 	return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 }
 
-// ShuttingDown returns the error of a request received while the server shuts down.
+// ShuttingDown returns the error for a request that is received while the server shuts down.
 func ShuttingDown() *apierrors.StatusError {
 	return apierrors.NewServiceUnavailable("apiserver is shutting down")
 }
 
-// WriteInternalError responds with 500 and plain text, as kube-apiserver's responsewriters.InternalError.
+// WriteInternalError responds with 500 and plain text, as kube-apiserver's responsewriters.InternalError does.
 func WriteInternalError(w http.ResponseWriter, r *http.Request, err error) {
 	logr.FromContextOrDiscard(r.Context()).Error(err, "Request failed", "method", r.Method, "path", r.URL.Path)
 	text := fmt.Sprintf("Internal Server Error: %q: %v", r.RequestURI, err)
 	http.Error(w, escapeHTML.Replace(text), http.StatusInternalServerError)
 }
 
-// escapeHTML escapes messages that quote the request, so that browsers cannot take them for HTML.
+// escapeHTML escapes messages that quote the request, so that browsers do not interpret them as HTML.
 var escapeHTML = strings.NewReplacer(`&`, "&amp;", `<`, "&lt;", `>`, "&gt;")
 
-// Forbidden returns the error of a request that authorization denied. reason may be empty.
+// Forbidden returns the error for a request that the authorizer has denied. reason may be empty.
 func Forbidden(attributes authorizer.Attributes, reason string) *apierrors.StatusError {
 	message := escapeHTML.Replace(refusal(attributes))
 	if reason != "" {
@@ -160,18 +160,20 @@ func refusal(attributes authorizer.Attributes) string {
 	if namespace := attributes.GetNamespace(); namespace != "" {
 		where = fmt.Sprintf("in the namespace %q", namespace)
 	}
-	return fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", name, attributes.GetVerb(), resource, attributes.GetAPIGroup(), where)
+	return fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", name, attributes.GetVerb(), resource,
+		attributes.GetAPIGroup(), where)
 }
 
-// statusFormats has the media types of a Status. The encoders need no scheme because a Status has its kind set.
+// statusFormats has the media types for a Status. The encoders need no scheme, because a Status has its kind set.
 type statusFormats struct{ textOnly bool }
 
 func (f statusFormats) SupportedMediaTypes() []runtime.SerializerInfo {
 	all := []runtime.SerializerInfo{
 		{
 			MediaType: runtime.ContentTypeJSON, MediaTypeType: "application", MediaTypeSubType: "json", EncodesAsText: true,
-			Serializer:       jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{}),
-			PrettySerializer: jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{Pretty: true}),
+			Serializer: jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{}),
+			PrettySerializer: jsonserializer.NewSerializerWithOptions(nil, nil, nil,
+				jsonserializer.SerializerOptions{Pretty: true}),
 			StreamSerializer: &runtime.StreamSerializerInfo{},
 		},
 		{

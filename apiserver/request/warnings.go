@@ -8,33 +8,34 @@ import (
 	"k8s.io/apimachinery/pkg/util/net"
 )
 
-// kube-apiserver's limits, because clients and proxies limit the size of headers: once the warnings of a response
-// exceed totalRunes, each is truncated to itemRunes, and when these exceed totalRunes too, no more are added.
+// These are kube-apiserver's limits; clients and proxies limit the size of headers. When the warnings of a response
+// exceed totalRunes, each is truncated to itemRunes. When the truncated warnings exceed totalRunes, no more are added.
 const (
 	totalRunes = 4 * 1024
 	itemRunes  = 256
 )
 
-// Warnings adds each distinct warning to the headers of the response. It implements
-// k8s.io/apiserver/pkg/warning.Recorder. Warnings added after the response has started are lost.
+// Warnings adds each distinct warning to the headers of the response. It implements the interface Recorder of
+// k8s.io/apiserver/pkg/warning. Warnings that are added after the response has started are lost.
 type Warnings struct {
-	mu      sync.Mutex
-	writer  http.ResponseWriter
-	added   []addedWarning
-	written int // runes
+	mu     sync.Mutex
+	writer http.ResponseWriter
+	added  []addedWarning
+	// written is the number of runes in the headers.
+	written int
 	cutting bool
 }
 
 type addedWarning struct{ agent, text string }
 
-// To sets the response whose headers get the warnings. Warnings added before are dropped.
+// To sets the response whose headers get the warnings. Warnings that were added earlier are lost.
 func (w *Warnings) To(writer http.ResponseWriter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.writer = writer
 }
 
-// AddWarning adds a warning. agent must not contain spaces; an empty one becomes "-".
+// AddWarning adds a warning. agent must not contain spaces; an empty agent becomes "-".
 func (w *Warnings) AddWarning(agent, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,25 +9,27 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Catalog is an immutable set of definitions, indexed for routing.
+// Catalog is an immutable set of definitions with indexes for routing.
 type Catalog struct {
 	definitions []*Definition
 	groups      map[string]*Group
-	sorted      []*Group // by name
-	// byPath are the built-in definitions that share a collection in storage.
+	// sorted has the groups, sorted by name.
+	sorted []*Group
+	// byPath has the built-in definitions by StoragePath. Definitions with the same path share their objects.
 	byPath map[string][]*Definition
 }
 
-// Match is a resource in one of its served versions.
+// Match is a resource in a certain version.
 type Match struct {
 	*Definition
 	Version *Version
 }
 
-// NewCatalog builds a catalog. Where two definitions claim the same group, version and plural the earlier wins.
+// NewCatalog returns a catalog. If several definitions have the same group, version and plural, the first one is
+// served.
 func NewCatalog(definitions ...*Definition) *Catalog { return new(Catalog).With(definitions...) }
 
-// With builds a catalog that shares with c every Group that has the same definitions in both.
+// With returns a catalog of other definitions, which shares with c each Group whose definitions are the same in both.
 func (c *Catalog) With(definitions ...*Definition) *Catalog {
 	next := &Catalog{
 		definitions: definitions, groups: make(map[string]*Group, len(c.groups)), byPath: map[string][]*Definition{},
@@ -51,7 +53,7 @@ func (c *Catalog) With(definitions ...*Definition) *Catalog {
 	return next
 }
 
-// Lookup finds a served resource.
+// Lookup returns a served resource in the given version, and reports whether the catalog has it.
 func (c *Catalog) Lookup(group, version, plural string) (Match, bool) {
 	g := c.groups[group]
 	if g == nil {
@@ -64,7 +66,7 @@ func (c *Catalog) Lookup(group, version, plural string) (Match, bool) {
 	return m, ok
 }
 
-// Find returns the definition of a resource in its preferred version.
+// Find returns a served resource in its preferred version, and reports whether the catalog has it.
 func (c *Catalog) Find(resource schema.GroupResource) (Match, bool) {
 	for _, d := range c.named(resource) {
 		if len(d.Versions) > 0 {
@@ -74,7 +76,7 @@ func (c *Catalog) Find(resource schema.GroupResource) (Match, bool) {
 	return Match{}, false
 }
 
-// Stored returns a custom resource in the version that its objects are stored in, served or not.
+// Stored returns a custom resource in the version in which its objects are stored, which need not be served.
 func (c *Catalog) Stored(resource schema.GroupResource) (Match, bool) {
 	for _, d := range c.named(resource) {
 		if d.Storage != nil {
@@ -84,7 +86,7 @@ func (c *Catalog) Stored(resource schema.GroupResource) (Match, bool) {
 	return Match{}, false
 }
 
-// Successor returns the definition that this catalog has in place of one from an earlier catalog, nil without one.
+// Successor returns the definition in this catalog that replaces a definition of an earlier catalog, or nil.
 func (c *Catalog) Successor(of *Definition) *Definition {
 	for _, d := range c.named(of.GroupResource()) {
 		if d.Source == of.Source && d.StoragePath == of.StoragePath {
@@ -101,8 +103,8 @@ func (c *Catalog) named(resource schema.GroupResource) []*Definition {
 	return nil
 }
 
-// Equivalent returns the definitions that share d's objects, d among them: events are served in two groups. The caller
-// must not change the slice.
+// Equivalent returns the definitions that share the stored objects of d, including d: events are served in two groups.
+// The caller must not change the slice.
 func (c *Catalog) Equivalent(d *Definition) []*Definition {
 	if d.Source == Custom || d.StoragePath == "" {
 		return []*Definition{d}
@@ -110,8 +112,9 @@ func (c *Catalog) Equivalent(d *Definition) []*Definition {
 	return c.byPath[d.StoragePath]
 }
 
-// ResourceAt returns the resource whose objects are stored at a path. Of resources that share their objects it is the
-// one of the core group. Paths of custom resources begin with group and plural, also of those that are not served.
+// ResourceAt returns the resource whose objects are stored at a path. If several resources share the objects, it
+// returns the resource of the core group. The paths of custom resources, served or not, begin with the group and the
+// plural.
 func (c *Catalog) ResourceAt(path string) schema.GroupResource {
 	first, rest, _ := strings.Cut(path, "/")
 	second, _, nested := strings.Cut(rest, "/")
@@ -130,7 +133,8 @@ func (c *Catalog) ResourceAt(path string) schema.GroupResource {
 	return schema.GroupResource{Resource: first}
 }
 
-// Definitions returns all definitions in the order given to NewCatalog. The caller must not change the slice.
+// Definitions returns all definitions in the order in which NewCatalog or With got them. The caller must not change the
+// slice.
 func (c *Catalog) Definitions() []*Definition { return c.definitions }
 
 // BuiltIn reports whether a group has built-in kinds.
@@ -139,15 +143,14 @@ func (c *Catalog) BuiltIn(group string) bool {
 	return g != nil && g.BuiltIn
 }
 
-// Groups returns all groups by name. The caller must not change the slice.
+// Groups returns all groups, sorted by name. The caller must not change the slice.
 func (c *Catalog) Groups() []*Group { return c.sorted }
 
-// Group returns the group of that name, or nil.
+// Group returns the group with the given name, or nil.
 func (c *Catalog) Group(name string) *Group { return c.groups[name] }
 
-// GroupVersions returns every group and version that discovery lists, sorted by group and, within it, in order of
-// first appearance; resources are sorted by plural. Custom resources in the versions of built-in kinds are not
-// listed.
+// GroupVersions returns every group and version that discovery lists, sorted by group and, within a group, in the order
+// in which the definitions have the versions. Custom resources are not listed in versions that have built-in kinds.
 func (c *Catalog) GroupVersions() []GroupVersion {
 	var all []GroupVersion
 	for _, g := range c.sorted {
@@ -156,7 +159,7 @@ func (c *Catalog) GroupVersions() []GroupVersion {
 	return all
 }
 
-// CatalogHolder holds the current catalog. Requests load it once.
+// CatalogHolder holds the current catalog. A request loads it once.
 type CatalogHolder struct {
 	current atomic.Pointer[Catalog]
 }
@@ -164,5 +167,5 @@ type CatalogHolder struct {
 // Publish replaces the current catalog.
 func (p *CatalogHolder) Publish(c *Catalog) { p.current.Store(c) }
 
-// Current returns the current catalog; never nil after the first Publish.
+// Current returns the current catalog. It returns nil only before the first Publish.
 func (p *CatalogHolder) Current() *Catalog { return p.current.Load() }

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Group has the resources of one API group. It is immutable. Catalogs share the groups that are the same in both, so that
-// the pointer identifies the content: documents and hashes of a group are cached by it.
+// Group has the resources of one API group. It is immutable. Catalogs with the same definitions of a group share the
+// Group, so that the pointer identifies the content: documents and hashes of a group are cached by pointer.
 type Group struct {
 	Name string
 	// BuiltIn is set for groups with built-in kinds. As in kube-apiserver, a custom resource in such a group is not
 	// served, although discovery lists it in versions without built-in kinds.
 	BuiltIn bool
-	// Versions are the versions that discovery lists, in order of first appearance.
+	// Versions has the versions that discovery lists, in the order in which the definitions have them.
 	Versions []GroupVersion
 
 	definitions []*Definition
@@ -20,7 +20,7 @@ type Group struct {
 	byPlural    map[string][]*Definition
 }
 
-// GroupVersion is one served version of one group with its resources, sorted by plural.
+// GroupVersion is one served version of one group and its resources, sorted by plural.
 type GroupVersion struct {
 	Group     string
 	Version   string
@@ -51,7 +51,7 @@ func newGroup(name string, definitions []*Definition) *Group {
 	return g
 }
 
-// list sets Versions. Custom resources in the versions of built-in kinds are not listed.
+// list sets Versions. It omits custom resources in versions that have built-in kinds.
 func (g *Group) list(builtInVersions map[string]bool) {
 	index := map[string]int{}
 	for _, d := range g.definitions {
@@ -75,7 +75,8 @@ func (g *Group) list(builtInVersions map[string]bool) {
 	}
 }
 
-// Definitions returns the definitions of the group, served or not; none of nil. The caller must not change the slice.
+// Definitions returns the definitions of the group, served or not. A nil Group has none. The caller must not change the
+// slice.
 func (g *Group) Definitions() []*Definition {
 	if g == nil {
 		return nil

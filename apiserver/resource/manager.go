@@ -7,13 +7,13 @@ const defaultManager = "kube-apiserver"
 
 type managerKey struct{}
 
-// WithManager sets the field manager of writes through a Client. It is a context value, since some upstream code
+// WithManager sets the field manager for writes through a Client. It is a context value, because some upstream code
 // calls the Client through interfaces without options.
 func WithManager(ctx context.Context, manager string) context.Context {
 	return context.WithValue(ctx, managerKey{}, manager)
 }
 
-// Manager returns the field manager set by WithManager, or kube-apiserver.
+// Manager returns the field manager set by WithManager; the default is kube-apiserver.
 func Manager(ctx context.Context) string {
 	if manager, ok := ctx.Value(managerKey{}).(string); ok {
 		return manager

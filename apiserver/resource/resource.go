@@ -1,8 +1,8 @@
 // Package resource describes served resources: names, scope, versions, storage path, selectable fields, and the
 // strategies of each endpoint.
 //
-// A Definition is complete before it is published in a Catalog and immutable afterwards. Built-in kinds, custom
-// resources and their subresources are all Definitions, so that one registry and one set of handlers serve them all.
+// A Definition is complete before it is published in a Catalog, and immutable afterwards. Built-in kinds, custom
+// resources and their subresources are all Definitions, so that one registry and one set of handlers serve all of them.
 package resource
 
 import (
@@ -18,21 +18,23 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// Source is the origin of a Definition. Built-in kinds take precedence over custom ones.
+// Source is the origin of a Definition. Built-in kinds take precedence over custom resources.
 type Source int
 
 const (
-	// BuiltIn kinds ship with the server.
+	// BuiltIn is the source of kinds that are part of the server.
 	BuiltIn Source = iota
-	// Custom kinds come from CustomResourceDefinitions.
+	// Custom is the source of kinds that CustomResourceDefinitions define.
 	Custom
 )
 
-// Definition is one resource of one API group.
+// Definition is one resource of one API group, with its subresources.
 type Definition struct {
-	Source     Source
-	Group      string // "" for the core group
-	Plural     string // "pods"
+	Source Source
+	// Group is "" for the core group.
+	Group string
+	// Plural is the name of the resource in paths, such as "pods".
+	Plural     string
 	Singular   string // "pod"
 	Kind       string // "Pod"
 	ListKind   string // "PodList"
@@ -40,66 +42,72 @@ type Definition struct {
 	Categories []string
 	Namespaced bool
 
-	// StoragePath is the key of the collection below the store's prefix, without slashes at its ends:
-	// "pods", "services/specs", "example.com/widgets". Definitions with the same path share their objects.
+	// StoragePath is the key of the collection below the store's prefix, without slashes at its ends, such as "pods",
+	// "services/specs" or "example.com/widgets". Definitions with the same path share their objects.
 	StoragePath string
-	// StorageVersion is the group and version objects are stored in ("events" of events.k8s.io is stored as v1).
+	// StorageVersion is the group and version in which objects are stored. Resource "events" of events.k8s.io is stored
+	// as v1.
 	StorageVersion schema.GroupVersion
-	// Versions are the served versions, preferred first. A custom resource whose definition is not established has none.
+	// Versions has the served versions, the preferred version first. A custom resource that is not established has
+	// none.
 	Versions []*Version
-	// Fields returns the selectable fields of an internal version object. metadata.name and metadata.namespace are
-	// included.
+	// Fields returns the selectable fields of an object in the internal version, including metadata.name and
+	// metadata.namespace.
 	Fields func(internal runtime.Object) (fields.Set, error)
-	// Index is the selectable field that lists and watches are served by; nil: none.
+	// Index is the selectable field by which lists and watches are indexed; nil if there is none.
 	Index *Index
-	// Decorate completes, in place, an internal version object stored by an earlier release before clients see it. It
-	// changes no metadata. Updates start from the undecorated object. nil: none.
+	// Decorate sets fields of an object, in the internal version, that an earlier release may have stored without them.
+	// It is applied in place before clients get the object, and changes no metadata. Updates start from the object
+	// without these changes. nil means that no fields are missing.
 	Decorate func(internal runtime.Object)
+	// Warned returns the object from which the warnings about a new object are computed. It may be a smaller copy of
+	// the new object that has the same warnings. nil means that the new object itself is used.
+	Warned func(internal runtime.Object) runtime.Object
 	// Scheme creates, defaults and converts objects of this resource and its subresources for admission plugins.
 	Scheme Scheme
-	// TimeToLive returns the TTL of an object from its last write; nil: none.
+	// TimeToLive returns the time from the last write of an object to its expiration; nil if objects do not expire.
 	TimeToLive func(internal runtime.Object) time.Duration
-	// Revision distinguishes two definitions of the same name over time: the UID and generation of a custom
-	// resource's definition, and whether it is transferred. Empty for built-in kinds.
+	// Revision distinguishes successive definitions with the same name: it contains the UID and generation of a
+	// CustomResourceDefinition, and whether the resource is being transferred. It is empty for built-in kinds.
 	Revision string
 	// Transferring is set while the objects of a custom resource are moved from or to another cluster.
 	Transferring bool
-	// Since is the storage revision of a custom resource's current definition. A watch from an earlier revision has
-	// expired: its client holds objects of the earlier definition. 0 for built-in kinds.
+	// Since is the storage revision of the current CustomResourceDefinition. A watch from an earlier revision has
+	// expired, because its client holds objects of the earlier definition. It is 0 for built-in kinds.
 	Since int64
 	// ConvertsRemotely is set if a webhook converts objects between versions.
 	ConvertsRemotely bool
-	// Storage is the version that objects are stored in, even if it is not served; nil for built-in kinds.
+	// Storage is the version in which objects are stored, even if it is not served. It is nil for built-in kinds.
 	Storage *Version
 	// ReturnsDeleted is set for kinds whose deletion returns the object instead of a Status.
 	ReturnsDeleted bool
-	// Terminating is set while a custom resource's definition is being deleted: creates are refused, and discovery lists
+	// Terminating is set while the CustomResourceDefinition is being deleted: creates are rejected, and discovery lists
 	// only the verbs that read and delete. Updates are allowed, so that finalizers can be removed.
 	Terminating bool
-	// Permission is what the creation of an object depends on; nil for built-in kinds.
+	// Permission is the condition for the creation of objects; nil for built-in kinds.
 	Permission Permission
 }
 
-// Permission is the stored object that permits the creation of objects of a custom resource: its
+// Permission is the stored object that permits the creation of objects of a custom resource, which is its
 // CustomResourceDefinition.
 type Permission interface {
-	// Key names the object.
+	// Key identifies the stored object.
 	Key() Key
-	// Revision is the latest at which the object is known to permit creation; 0: none is known.
+	// Revision is the latest revision at which the stored object is known to permit creation; 0 if none is known.
 	Revision() int64
-	// Check returns the revision of the object and nil if it permits creation, ErrTerminating if it is being deleted, and
-	// ErrNotServed otherwise.
+	// Check returns the revision of the stored object. The error is nil if the object permits creation, ErrTerminating
+	// if the object is being deleted, and ErrNotServed otherwise.
 	Check(object runtime.Object) (revision int64, err error)
 }
 
 var (
-	// ErrTerminating means that the definition of a custom resource is being deleted.
+	// ErrTerminating means that the CustomResourceDefinition is being deleted.
 	ErrTerminating = errors.New("create not allowed while custom resource definition is terminating")
-	// ErrNotServed means that the definition of a custom resource is not established, or was replaced by another.
+	// ErrNotServed means that the CustomResourceDefinition is not established, or that it has been replaced.
 	ErrNotServed = errors.New("the custom resource is not served")
 )
 
-// LoadExternal decodes stored bytes into a served version, decorated.
+// LoadExternal decodes stored bytes into a served version, and applies Decorate.
 func (d *Definition) LoadExternal(ctx context.Context, v *Version, stored []byte) (runtime.Object, error) {
 	if d.Decorate == nil {
 		return v.Codec.LoadExternal(ctx, stored)
@@ -112,12 +120,12 @@ func (d *Definition) LoadExternal(ctx context.Context, v *Version, stored []byte
 	return v.Codec.External(internal)
 }
 
-// GroupResource names the resource.
+// GroupResource returns the group and the plural of the resource.
 func (d *Definition) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: d.Group, Resource: d.Plural}
 }
 
-// Version returns the served version of that name, or nil.
+// Version returns the served version with the given name, or nil.
 func (d *Definition) Version(name string) *Version {
 	for _, v := range d.Versions {
 		if v.Name == name {
@@ -129,111 +137,120 @@ func (d *Definition) Version(name string) *Version {
 
 // Index is a selectable field whose value can be read from stored bytes without decoding them.
 type Index struct {
-	Field string // "spec.nodeName"
+	// Field is the path of the field, such as "spec.nodeName".
+	Field string
 	Value func(stored []byte) (string, error)
 }
 
 // Version is one served version of a resource.
 type Version struct {
 	Name string // "v1"
-	// Kind is the kind of objects of this version.
+	// Kind is the kind of objects in this version.
 	Kind schema.GroupVersionKind
-	// Codec turns objects between stored bytes, the internal version and this version.
+	// Codec converts objects between stored bytes, the internal version and this version.
 	Codec Codec
-	// Table renders internal version objects as table rows.
+	// Table renders objects in the internal version as table rows.
 	Table rest.TableConvertor
-	// FieldLabel converts a field selector's label and value of this version into those of Fields. It refuses labels
-	// that are not selectable.
+	// FieldLabel converts a label and value of a field selector of this version into a label and value of
+	// Definition.Fields. It returns an error for labels that are not selectable.
 	FieldLabel func(label, value string) (string, string, error)
-	// Deprecation is the warning sent with every response of this version; empty: none.
+	// Deprecation is the warning in every response of this version; empty if the version is not deprecated.
 	Deprecation string
 	// InternalMetadata is set if annotations of this version are fields of the internal version. Metadata-only
-	// responses have the metadata of the internal version.
+	// responses then have the metadata of the internal version.
 	InternalMetadata bool
-	// Plain is set if the kind has no columns of its own. Its empty table has null rows, like kube-apiserver's.
+	// Plain is set if the kind has only the default columns. Its empty table then has null rows, like
+	// kube-apiserver's.
 	Plain bool
-	// RemovedIn is the release that no longer serves this deprecated version, "1.40"; empty: unknown.
+	// RemovedIn is the release that no longer serves this deprecated version, such as "1.40"; empty if unknown.
 	RemovedIn string
-	// Endpoints by subresource; "" is the resource itself and always present.
+	// Endpoints has the endpoints by subresource. The endpoint "" is the resource itself and always present.
 	Endpoints map[string]*Endpoint
 }
 
-// Endpoint is a resource, or one of its subresources, in one version.
+// Endpoint is a resource or a subresource in one version.
 type Endpoint struct {
 	Subresource string
-	// Kind of bodies and responses: the version's own kind, or another (Scale, Binding, TokenRequest).
+	// Kind is the kind of bodies and responses: the version's own kind or another kind, such as Scale, Binding or
+	// TokenRequest.
 	Kind schema.GroupVersionKind
-	// Verbs as discovery lists them, sorted: create, delete, deletecollection, get, list, patch, update, watch.
+	// Verbs are the verbs that discovery lists, sorted: create, delete, deletecollection, get, list, patch, update,
+	// watch.
 	Verbs []string
 
-	// Create, Update and Delete are the strategies of the verbs. A subresource of the same object has only Update.
+	// Create, Update and Delete are the strategies of the verbs. A subresource that updates the stored object has only
+	// Update.
 	Create rest.RESTCreateStrategy
 	Update rest.RESTUpdateStrategy
 	Delete rest.RESTDeleteStrategy
 
 	// NoTable is set if the endpoint cannot be rendered as a table.
 	NoTable bool
-	// Undecorated is set if clients see objects as stored, without Definition.Decorate.
+	// Undecorated is set if clients get objects as they are stored, without applying Definition.Decorate.
 	Undecorated bool
 
-	// FieldManager tracks managed fields for this endpoint and is built on first use. That of an action tracks its body.
-	// nil: none.
+	// FieldManager returns the manager of the managed fields of this endpoint, which is built on first use. The manager
+	// of an action manages the fields of the action's body. nil means that the endpoint has no managed fields.
 	FieldManager func() (*managedfields.FieldManager, error)
 
-	// View is set if the endpoint is another kind computed from the object: scale.
+	// View is set if the endpoint serves another kind that is computed from the object, such as Scale.
 	View View
-	// Action is set if create stores no object of the endpoint's kind: binding, token, reviews.
+	// Action is set if create stores no object of the endpoint's kind, such as binding, token and reviews.
 	Action Action
-	// KeepsMetadata is set if an action reads the UID and the resource version of its body, which creates otherwise clear.
+	// KeepsMetadata is set if an action reads the UID and the resource version of its body, which create otherwise
+	// clears.
 	KeepsMetadata bool
 	// Connect is set if requests are proxied to a kubelet, a pod or a Service.
 	Connect *Connect
 	// Compute is set for kinds that are not stored: their objects are computed on each read.
 	Compute Compute
-	// Accepts are the other versions of Kind that bodies may have.
+	// Accepts are the versions of Kind that bodies may have in addition to the endpoint's.
 	Accepts []schema.GroupVersion
-	// Body is the codec of bodies and responses if Kind is not the version's own (View and Action); otherwise nil.
+	// Body is the codec of bodies and responses if Kind is not the version's own kind (View and Action), otherwise nil.
 	Body Codec
 }
 
-// Codec converts objects of one resource between stored bytes, the internal version and one served version.
-// Strategies work on the internal version: the internal type of a built-in kind, the served version of a custom one.
-// Methods never change or retain their arguments. Those that take a context may call a conversion webhook, and return
-// when the context ends.
+// Codec converts objects of one resource between stored bytes, the internal version and one served version. Strategies
+// work on the internal version, which is the internal type of a built-in kind, and the served version of a custom
+// resource. Methods neither change nor retain their arguments. Methods that take a context may call a conversion
+// webhook, and return when the context ends.
 type Codec interface {
 	// New returns an empty internal version object.
 	New() runtime.Object
 	// NewExternal returns an empty object of the served version.
 	NewExternal() runtime.Object
-	// Load decodes stored bytes into the internal version, defaults applied.
+	// Load decodes stored bytes into the internal version and applies defaults.
 	Load(ctx context.Context, stored []byte) (runtime.Object, error)
-	// LoadExternal decodes stored bytes into the served version, apiVersion and kind set, defaults applied.
+	// LoadExternal decodes stored bytes into the served version, sets apiVersion and kind, and applies defaults.
 	LoadExternal(ctx context.Context, stored []byte) (runtime.Object, error)
-	// LoadAll is LoadExternal of many objects, which a conversion webhook gets in one call per stored version. On an
-	// error, it returns the objects before the first one that failed.
+	// LoadAll does the same as LoadExternal for many objects. It calls a conversion webhook once for each stored
+	// version. On an
+	// error, it returns the objects that precede the first object that failed.
 	LoadAll(ctx context.Context, stored [][]byte) ([]runtime.Object, error)
-	// Remote reports whether a conversion webhook converts the stored bytes. If so, the methods that load them are slow,
-	// can fail at any time, and must not be called with a lock held.
+	// Remote reports whether a conversion webhook converts the stored bytes. If so, the methods that load the bytes are
+	// slow, can fail at any time, and must not be called with a lock held.
 	Remote(stored []byte) bool
-	// Store encodes an internal version object for storage. The caller clears its resourceVersion.
+	// Store encodes an object in the internal version for storage. The caller clears its resourceVersion.
 	Store(ctx context.Context, internal runtime.Object) ([]byte, error)
-	// External converts an internal version object into the served version, apiVersion and kind set.
+	// External converts an object in the internal version into the served version, and sets apiVersion and kind.
 	External(internal runtime.Object) (runtime.Object, error)
 	// Internal converts an object of the served version into the internal version, without defaulting.
 	Internal(external runtime.Object) (runtime.Object, error)
-	// Decode reads a request body of the given media type (application/json, application/yaml or
-	// application/vnd.kubernetes.protobuf) into the internal version, defaults applied, and returns the kind it
-	// declares. In Strict and Warn mode unknown and duplicate fields are returned as strict errors, with the complete
-	// object.
-	Decode(body []byte, mediaType string, validation FieldValidation) (internal runtime.Object, kind schema.GroupVersionKind, strict []error, err error)
-	// DecodePatched reads the JSON of a patched object like Decode, for the served version.
+	// Decode decodes a request body in the given media type (application/json, application/yaml or
+	// application/vnd.kubernetes.protobuf) into the internal version, applies defaults, and returns the kind that the
+	// body declares. With Strict and Warn, it returns unknown and duplicate fields as strict errors, together with the
+	// complete object.
+	Decode(
+		body []byte, mediaType string, validation FieldValidation,
+	) (internal runtime.Object, kind schema.GroupVersionKind, strict []error, err error)
+	// DecodePatched decodes the JSON of a patched object, as Decode does for bodies in the served version.
 	DecodePatched(json []byte, validation FieldValidation) (internal runtime.Object, strict []error, err error)
-	// Default sets the defaults of a patched object of the served version, in place.
+	// Default applies the defaults to a patched object in the served version, in place.
 	Default(external runtime.Object)
 }
 
-// ConversionError is the failure of a conversion webhook. As in kube-apiserver, clients see the plain text of the cause
-// with code 500.
+// ConversionError is the failure of a conversion webhook. As in kube-apiserver, clients get the text of the cause with
+// status code 500.
 type ConversionError struct{ Err error }
 
 func (e *ConversionError) Error() string { return e.Err.Error() }
@@ -248,14 +265,14 @@ type Scheme interface {
 	runtime.ObjectConvertor
 }
 
-// BodyChecker is implemented by codecs that limit the content of a body before it is decoded.
+// BodyChecker is implemented by codecs that limit the content of a body before they decode it.
 type BodyChecker interface {
-	// CheckBody returns an error if a body must not be decoded. Decode checks bodies itself; patches are checked
-	// before they are applied.
+	// CheckBody returns an error if a body must not be decoded. Decode checks bodies itself; patches are checked before
+	// they are applied.
 	CheckBody(body []byte, mediaType string) error
 }
 
-// FieldValidation is the fieldValidation option of a write.
+// FieldValidation is the value of the option fieldValidation of a write.
 type FieldValidation string
 
 const (
@@ -266,60 +283,61 @@ const (
 
 // View converts an object to another kind and back.
 type View interface {
-	// Get returns the view of an internal version object, in the internal version of the view's kind.
+	// Get returns the view of an object, both in the internal version of their kind.
 	Get(parent runtime.Object) (runtime.Object, error)
-	// Set writes the view into parent, which is the caller's own copy.
+	// Set updates parent from the view. parent is a copy that the caller owns.
 	Set(parent, view runtime.Object) error
 	// Validate checks a view that a client sent.
 	Validate(view runtime.Object) error
 }
 
-// Initial is implemented by views that can be updated before Get returns one.
+// Initial is implemented by views that can be updated before Get returns a view.
 type Initial interface {
-	// Before returns the view that a change starts from.
+	// Before returns the view that an update or patch starts from.
 	Before(parent runtime.Object) (runtime.Object, error)
 }
 
-// Call is one request to an Action.
+// Call is a request to an Action or to a Connect handler.
 type Call struct {
 	Definition *Definition
 	Version    *Version
 	Namespace  string
-	Name       string // of the parent object; empty for collections
-	Body       runtime.Object
-	Options    *metav1.CreateOptions
-	DryRun     bool
+	// Name is the name of the parent object; empty for collections.
+	Name    string
+	Body    runtime.Object
+	Options *metav1.CreateOptions
+	DryRun  bool
 	// Validate runs validating admission on the body. It is nil for Connect.
 	Validate func(context.Context) error
 }
 
-// Action implements create on a create-only endpoint. It returns the response in the internal version of the
-// endpoint's kind, or a *metav1.Status. It must call Call.Validate when it has checked and completed the body, before
-// it does anything else.
-type Action func(ctx context.Context, objects Client, call Call) (runtime.Object, error)
+// Action implements create on an endpoint that supports only create. It returns the response, either in the internal
+// version of the endpoint's kind or as a *metav1.Status. An Action must call call.Validate after it has validated and
+// completed the body, and before it does anything else.
+type Action func(ctx context.Context, call Call) (runtime.Object, error)
 
-// DeletionWarner is implemented by delete strategies that return warnings about the options.
+// DeletionWarner is implemented by delete strategies that return warnings about the options of a deletion.
 type DeletionWarner interface {
 	WarningsOnDelete(ctx context.Context, options *metav1.DeleteOptions) []string
 }
 
-// DeletionGuard is implemented by delete strategies of kinds with protected objects. As in kube-apiserver, they do
-// not protect against the deletion of the collection.
+// DeletionGuard is implemented by delete strategies of kinds with protected objects. As in kube-apiserver, a guard does
+// not apply to the deletion of a collection.
 type DeletionGuard interface {
-	// CheckDeletion refuses to delete an object of that name with an API status error.
+	// CheckDeletion returns an API status error if the object with the given name must not be deleted.
 	CheckDeletion(name string) error
 }
 
-// Terminator is implemented by delete strategies of objects whose deletion a controller finishes: a namespace, whose
+// Terminator is implemented by delete strategies of objects whose deletion a controller completes: namespaces, whose
 // content is deleted first.
 type Terminator interface {
-	// Terminate marks an internal version object as terminating and reports whether finalizers outside its metadata
-	// are pending, like the spec.finalizers of a namespace.
+	// Terminate marks an object in the internal version as terminating. It reports whether finalizers outside its
+	// metadata are pending, such as the spec.finalizers of a namespace.
 	Terminate(object runtime.Object, options *metav1.DeleteOptions) (pending bool)
 }
 
-// ScaledKind is implemented by views of kind Scale. ReplicasPaths has the path of the replicas in each version of the
-// parent, to convert managed fields.
+// ScaledKind is implemented by views of the kind Scale. ReplicasPaths returns the path of the replicas in each version
+// of the parent, which is needed to convert managed fields.
 type ScaledKind interface {
 	ReplicasPaths() managedfields.ResourcePathMappings
 }

@@ -1,4 +1,4 @@
-// Package router finds the handler of a request by its path and one lookup in the catalog.
+// Package router selects the handler of a request: by its path, or with one lookup of its resource in the catalog.
 package router
 
 import (
@@ -25,20 +25,23 @@ type ResourceHandler interface {
 type Options struct {
 	Catalog   *resource.CatalogHolder
 	Resources ResourceHandler
-	// Discovery serves the paths of groups and versions.
+	// Discovery serves the discovery documents below /api and /apis.
 	Discovery http.Handler
-	// Complete reports whether the catalog has all resources that existed at the start. It never returns to false.
+	// Complete reports whether the catalog has all resources that existed when the server started. Once true, it stays
+	// true.
 	Complete func() bool
 	// Await returns when the catalog has all custom resources whose definitions were stored before the call. Concurrent
-	// calls must share what they cost.
+	// calls must share their cost.
 	Await func(context.Context) error
 }
 
-// Router is the innermost handler of the chain.
+// Router selects the handler of a request and calls it. It is the innermost handler, inside the filters.
 type Router struct {
 	Options
-	handlers map[string]http.Handler // by exact path
-	prefixes []prefix                // latest first
+	// handlers maps exact paths to handlers.
+	handlers map[string]http.Handler
+	// prefixes has the prefixes that were registered last first.
+	prefixes []prefix
 }
 
 type prefix struct {
@@ -46,7 +49,7 @@ type prefix struct {
 	handler http.Handler
 }
 
-// New returns a router that serves resources and discovery only.
+// New returns a router that serves only resources and discovery. Handle and HandlePrefix add other paths.
 func New(options Options) *Router {
 	return &Router{Options: options, handlers: map[string]http.Handler{}}
 }
@@ -54,13 +57,13 @@ func New(options Options) *Router {
 // Handle registers the handler of one path. It must not be called while requests are served.
 func (r *Router) Handle(path string, handler http.Handler) { r.handlers[path] = handler }
 
-// HandlePrefix registers the handler of all paths that begin with path, which ends in a slash. Later calls take
-// precedence. It must not be called while requests are served.
+// HandlePrefix registers the handler of all paths that begin with path, which must end in a slash. Later registrations
+// take precedence. HandlePrefix must not be called while requests are served.
 func (r *Router) HandlePrefix(path string, handler http.Handler) {
 	r.prefixes = append([]prefix{{path, handler}}, r.prefixes...)
 }
 
-// Documents returns the paths registered by Handle.
+// Documents returns the paths registered with Handle.
 func (r *Router) Documents() []string {
 	paths := make([]string, 0, len(r.handlers))
 	for path := range r.handlers {
@@ -76,7 +79,7 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		record.Delegate.ServeHTTP(w, q)
 		return
 	}
-	// Read before the catalog: if complete, a resource that the catalog lacks does not exist.
+	// Complete is read before the catalog: if it is true, a resource that the catalog lacks does not exist.
 	complete := r.Complete()
 	if record.Info.IsResourceRequest {
 		r.serveResource(w, q, &record.Info, complete)
@@ -113,23 +116,25 @@ func (r *Router) serveResource(w http.ResponseWriter, q *http.Request, info *ups
 	r.Resources.Serve(w, q, match)
 }
 
-// awaitTimeout bounds how long a request for an unknown resource waits.
+// awaitTimeout bounds the time that a request for an unknown resource waits for the catalog.
 const awaitTimeout = 3 * time.Second
 
-// caughtUp reports whether the catalog has every definition that was stored before the call. A replica that lags behind
-// the one that established a definition must not answer 404, which clients take for a deletion.
+// caughtUp waits until the catalog has every definition that was stored before the call, and reports whether that
+// succeeded. A replica that lags behind the replica that established a definition must not respond with 404, because
+// clients treat 404 as a deletion.
 func (r *Router) caughtUp(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
 	defer cancel()
 	return r.Await(ctx) == nil
 }
 
-// canBeCustom reports whether a group can have custom resources, whose groups have a dot.
+// canBeCustom reports whether a group can have custom resources: its name contains a dot and it has no built-in kinds.
 func (r *Router) canBeCustom(group string) bool {
 	return strings.Contains(group, ".") && !r.Catalog.Current().BuiltIn(group)
 }
 
-// hasVersion reports whether the catalog has the group and version of a discovery document. It is true for other paths.
+// hasVersion reports whether the catalog has the group and version of the discovery document at path. It returns true
+// for paths of other documents.
 func (r *Router) hasVersion(path string) bool {
 	path, ok := strings.CutPrefix(strings.TrimSuffix(path, "/"), "/apis/")
 	name, version, named := strings.Cut(path, "/")
@@ -142,8 +147,8 @@ func (r *Router) hasVersion(path string) bool {
 	}))
 }
 
-// unknown returns the handler of resources that are not in the catalog. It responds with a Status in groups of built-in
-// kinds.
+// unknown returns the handler for a resource that is not in the catalog. In groups of built-in kinds it responds with a
+// Status, otherwise in plain text.
 func (r *Router) unknown(info *upstream.RequestInfo, complete bool) http.Handler {
 	if info.APIPrefix == "api" || r.Catalog.Current().BuiltIn(info.APIGroup) {
 		return notFound{}
@@ -151,7 +156,7 @@ func (r *Router) unknown(info *upstream.RequestInfo, complete bool) http.Handler
 	return missing(complete)
 }
 
-// missing returns the handler of paths without another handler.
+// missing returns the handler of paths that have no other handler.
 func missing(complete bool) http.Handler {
 	if complete {
 		return http.NotFoundHandler()
@@ -159,8 +164,8 @@ func missing(complete bool) http.Handler {
 	return Incomplete{}
 }
 
-// Incomplete mirrors kube-apiserver's notfoundhandler before all paths are installed. Clients act on 404: the garbage
-// collector treats it as a deletion.
+// Incomplete responds with 503, as kube-apiserver's notfoundhandler does before all paths are installed. A 404 would be
+// wrong, because clients act on it: the garbage collector treats it as a deletion.
 type Incomplete struct{}
 
 // ServeHTTP implements http.Handler.
@@ -172,8 +177,8 @@ func (Incomplete) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request.WriteError(w, r, err)
 }
 
-// needsAll reports whether a document depends on custom resources. kube-apiserver serves incomplete documents at the
-// start; here they fail, because clients act on the absence of groups.
+// needsAll reports whether the document at path depends on custom resources. kube-apiserver serves incomplete documents
+// while it starts; here such requests fail, because clients act on the absence of groups.
 func (r *Router) needsAll(path string) bool {
 	if path == "/apis" || strings.HasPrefix(path, "/openapi/") {
 		return true
@@ -183,14 +188,15 @@ func (r *Router) needsAll(path string) bool {
 	return ok && (group == "" || !r.Catalog.Current().BuiltIn(group))
 }
 
-// notFound responds with a generic Status.
+// notFound responds with 404 and a generic Status.
 type notFound struct{}
 
 func (notFound) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request.WriteError(w, r, request.Generic(http.StatusNotFound))
 }
 
-// readOnly reports whether kube-apiserver serves a path for GET only. It ignores the method of other documents.
+// readOnly reports whether kube-apiserver serves the document at path only for GET. It ignores the method of other
+// documents.
 func readOnly(path string) bool {
 	path = strings.TrimSuffix(path, "/")
 	return path == "/version" || path == "/api" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")

@@ -22,13 +22,13 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// manager is the value of the managed-by label of IPAddresses that kube-apiserver creates for Services.
+// manager is the value of the label managed-by of the IPAddresses that kube-apiserver creates for Services.
 const manager = "ipallocator.k8s.io"
 
 var addresses = schema.GroupResource{Group: "networking.k8s.io", Resource: "ipaddresses"}
 
-// addressRange is a CIDR of one family: size allocatable addresses starting at first. Addresses below first+reserved
-// are allocated dynamically only when all others are in use, as upstream's ipallocator does.
+// addressRange is a CIDR of one family, with size allocatable addresses that start at first. As in upstream's
+// ipallocator, addresses below first+reserved are allocated dynamically only when all other addresses are in use.
 type addressRange struct {
 	prefix   netip.Prefix
 	family   api.IPFamily
@@ -52,7 +52,7 @@ func newAddressRange(prefix netip.Prefix) addressRange {
 	return r
 }
 
-// at returns the nth address.
+// at returns the address at index n of the range.
 func (r addressRange) at(n uint64) netip.Addr {
 	raw := r.first.As16()
 	low, carry := bits.Add64(binary.BigEndian.Uint64(raw[8:]), n, 0)
@@ -61,7 +61,7 @@ func (r addressRange) at(n uint64) netip.Addr {
 	return netip.AddrFrom16(raw).Unmap()
 }
 
-// contains reports whether an address is allocatable.
+// contains reports whether an address of the range's family is allocatable.
 func (r addressRange) contains(address netip.Addr) bool {
 	if !r.prefix.Contains(address) || address.Less(r.first) {
 		return false
@@ -69,12 +69,12 @@ func (r addressRange) contains(address netip.Addr) bool {
 	return address.Is6() || r.size > 0 && !r.last().Less(address)
 }
 
-// last returns the last allocatable address; of an IPv6 range with more than 2^63 addresses, the last that candidates
-// visits.
+// last returns the last allocatable address. For an IPv6 range of more than 2^63 addresses, it returns the last address
+// that candidates visits.
 func (r addressRange) last() netip.Addr { return r.at(r.size - 1) }
 
-// candidates visits every address once until visit returns true: first those above the reserved part, then the reserved
-// part, each from a random start.
+// candidates calls visit once for each address until visit returns true: first for the addresses above the reserved
+// part, then for the reserved part, each starting at a random address.
 func (r addressRange) candidates(visit func(netip.Addr) (done bool)) {
 	for _, part := range []struct{ from, size uint64 }{{r.reserved, r.size - r.reserved}, {0, r.reserved}} {
 		if part.size == 0 {
@@ -89,8 +89,8 @@ func (r addressRange) candidates(visit func(netip.Addr) (done bool)) {
 	}
 }
 
-// needsAddresses reports whether an address has to be allocated for a Service. from is the index of the first IP family
-// without one.
+// needsAddresses reports whether addresses must be allocated for a Service. from is the index of the first IP family
+// that has no address.
 func needsAddresses(service, previous *api.Service) (from int, ok bool) {
 	switch {
 	case service.Spec.Type == api.ServiceTypeExternalName, matchesPreferDualStack(service, previous):
@@ -103,8 +103,11 @@ func needsAddresses(service, previous *api.Service) (from int, ok bool) {
 	return 1, len(previous.Spec.IPFamilies) == 1 && len(service.Spec.IPFamilies) == 2
 }
 
-// allocateAddresses allocates the missing addresses of a Service. It returns the allocated ones, also with an error.
-func (a *Allocator) allocateAddresses(ctx context.Context, objects resource.Client, service, previous *api.Service, dryRun bool) ([]string, error) {
+// allocateAddresses allocates the missing addresses of a Service. It returns the allocated addresses, also together
+// with an error.
+func (a *Allocator) allocateAddresses(
+	ctx context.Context, objects resource.Client, service, previous *api.Service, dryRun bool,
+) ([]string, error) {
 	from, ok := needsAddresses(service, previous)
 	if !ok {
 		return nil, nil
@@ -130,15 +133,17 @@ func (a *Allocator) allocateAddresses(ctx context.Context, objects resource.Clie
 	return allocated, nil
 }
 
-// addressRequest is what the allocations of one Service have in common.
+// addressRequest has the common arguments of the allocations for one Service.
 type addressRequest struct {
 	objects resource.Client
 	service *api.Service
 	dryRun  bool
 }
 
-// allocateAddress allocates the requested address, or any if requested is empty.
-func (a *Allocator) allocateAddress(ctx context.Context, r addressRequest, family api.IPFamily, requested string) (string, error) {
+// allocateAddress allocates the requested address, or any address of the family if requested is empty.
+func (a *Allocator) allocateAddress(
+	ctx context.Context, r addressRequest, family api.IPFamily, requested string,
+) (string, error) {
 	if requested == "" {
 		var address netip.Addr
 		err := a.withRanges(ctx, r.objects, func(ranges *Ranges) (err error) {
@@ -146,7 +151,8 @@ func (a *Allocator) allocateAddress(ctx context.Context, r addressRequest, famil
 			return err
 		})
 		if errors.Is(err, errFull) {
-			return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", r.service.Name, err))
+			return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w",
+				r.service.Name, err))
 		}
 		if err != nil {
 			return "", invalidAddresses(r.service, fmt.Sprintf("failed to allocate IP: %v", err))
@@ -166,8 +172,9 @@ func (a *Allocator) allocateAddress(ctx context.Context, r addressRequest, famil
 	return requested, nil
 }
 
-// withRanges allocates from the ranges known from events and, if none of them fits, from the stored ones: a client may
-// create a Service as soon as it sees a ServiceCIDR ready, before this replica receives the event.
+// withRanges calls take with the ranges known from events. If the ranges are full or do not match, it calls take again
+// with the ranges stored in etcd: a client may create a Service as soon as it sees that a ServiceCIDR is ready, before
+// this replica receives the event.
 func (a *Allocator) withRanges(ctx context.Context, objects resource.Client, take func(*Ranges) error) error {
 	err := take(a.ranges)
 	if !errors.Is(err, errFull) && !errors.Is(err, errMismatched) {
@@ -183,13 +190,14 @@ func (a *Allocator) withRanges(ctx context.Context, objects resource.Client, tak
 	return take(stored)
 }
 
-// parseAddress accepts leading zeros, as Services stored by former releases may have them.
+// parseAddress parses an address, which may have leading zeros, because Services stored by former releases may have
+// them.
 func parseAddress(text string) (netip.Addr, bool) {
 	address, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
 	return address.Unmap(), ok
 }
 
-// Errors with kube-apiserver's texts.
+// These errors have kube-apiserver's texts.
 var (
 	errFull       = errors.New("range is full")
 	errAllocated  = errors.New("provided IP is already allocated")
@@ -197,14 +205,17 @@ var (
 	errNotReady   = errors.New("allocator not ready")
 )
 
-// allocateStatic allocates a given address. Like kube-apiserver's, a dry run only checks one range.
-func (a *Allocator) allocateStatic(ctx context.Context, r addressRequest, address netip.Addr, ranges []serviceRange) error {
+// allocateStatic allocates a requested address. As in kube-apiserver, a dry run checks only one range.
+func (a *Allocator) allocateStatic(
+	ctx context.Context, r addressRequest, address netip.Addr, ranges []serviceRange,
+) error {
 	if r.dryRun {
 		switch {
 		case len(ranges) == 0 || !ranges[0].ready:
 			return errNotReady
 		case !ranges[0].contains(address):
-			return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", address, ranges[0].prefix)
+			return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s",
+				address, ranges[0].prefix)
 		}
 		return nil
 	}
@@ -219,8 +230,8 @@ func (a *Allocator) allocateStatic(ctx context.Context, r addressRequest, addres
 	return errMismatched
 }
 
-// allocateDynamic allocates an address from the first range with a free one. Like kube-apiserver's, a dry run allocates
-// nothing and returns the network address.
+// allocateDynamic allocates an address from the first range that has a free address. As in kube-apiserver, a dry run
+// allocates nothing and returns the network address.
 func (a *Allocator) allocateDynamic(ctx context.Context, r addressRequest, ranges []serviceRange) (netip.Addr, error) {
 	if r.dryRun {
 		if len(ranges) == 0 || !ranges[0].ready {
@@ -242,9 +253,11 @@ func (a *Allocator) allocateDynamic(ctx context.Context, r addressRequest, range
 	return netip.Addr{}, errFull
 }
 
-// allocateFrom allocates the first free address of a range. Addresses with an IPAddress in the cache are skipped; when
+// allocateFrom allocates the first free address of a range. It skips addresses that have an IPAddress in the cache. If
 // the cache is stale, the create fails with AlreadyExists.
-func allocateFrom(ctx context.Context, objects resource.Client, service *api.Service, r addressRange) (allocated netip.Addr, err error) {
+func allocateFrom(
+	ctx context.Context, objects resource.Client, service *api.Service, r addressRange,
+) (allocated netip.Addr, err error) {
 	err = errFull
 	r.candidates(func(address netip.Addr) bool {
 		key := resource.Key{GroupResource: addresses, Name: address.String()}
@@ -261,7 +274,7 @@ func allocateFrom(ctx context.Context, objects resource.Client, service *api.Ser
 	return allocated, err
 }
 
-// createIPAddress creates the IPAddress of an address. The error is errAllocated if there is one.
+// createIPAddress creates the IPAddress of an address. The error is errAllocated if the IPAddress exists.
 func createIPAddress(ctx context.Context, objects resource.Client, service *api.Service, address netip.Addr) error {
 	_, err := objects.Create(ctx, resource.Key{GroupResource: addresses},
 		newIPAddress(address, service.Namespace, service.Name), resource.WriteOptions{})
@@ -280,12 +293,14 @@ func newIPAddress(address netip.Addr, namespace, name string) *networking.IPAddr
 				networkingv1.LabelIPAddressFamily: string(familyOfAddress(address)), networkingv1.LabelManagedBy: manager,
 			},
 		},
-		Spec: networking.IPAddressSpec{ParentRef: &networking.ParentReference{Resource: "services", Namespace: namespace, Name: name}},
+		Spec: networking.IPAddressSpec{
+			ParentRef: &networking.ParentReference{Resource: "services", Namespace: namespace, Name: name},
+		},
 	}
 }
 
-// releaseAddress deletes the IPAddress of an address if it references the Service. The UID precondition of the delete
-// protects an IPAddress that another Service creates meanwhile.
+// releaseAddress deletes the IPAddress of an address if it references the Service. The UID is a precondition of the
+// delete, which protects an IPAddress that is created concurrently for another Service.
 func releaseAddress(ctx context.Context, objects resource.Client, service *api.Service, text string) error {
 	address, ok := parseAddress(text)
 	if !ok {
@@ -311,7 +326,7 @@ func releaseAddress(ctx context.Context, objects resource.Client, service *api.S
 	}
 }
 
-// deleteIPAddress deletes an IPAddress. The error is a conflict if it was deleted and created again.
+// deleteIPAddress deletes an IPAddress. The error is a conflict if the IPAddress has been deleted and created again.
 func deleteIPAddress(ctx context.Context, objects resource.Client, ipAddress *networking.IPAddress) error {
 	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(ipAddress.UID))}
 	return objects.Delete(ctx, resource.Key{GroupResource: addresses, Name: ipAddress.Name}, options)

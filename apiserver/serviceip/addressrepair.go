@@ -22,21 +22,23 @@ import (
 
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
+	"quorate.dev/panics"
 )
 
 const (
-	// creationGrace is the minimum age at which an IPAddress without its Service is deleted: the Service may not be
-	// stored yet.
+	// creationGrace is the minimum age at which an IPAddress is deleted if its Service does not exist, because the
+	// Service may not be stored yet.
 	creationGrace = time.Minute
-	// rollbackGrace is the same for an IPAddress that its Service does not list: a rollback may be about to delete it.
+	// rollbackGrace is the minimum age at which an IPAddress is deleted if its Service does not list the address,
+	// because a rollback may be about to delete the IPAddress.
 	rollbackGrace = 5 * time.Second
 
 	addressController = "ipallocator-repair-controller"
 )
 
 // AddressRepair keeps Services and the IPAddresses that allocate their cluster IPs consistent, as kube-apiserver's
-// ipallocator-repair-controller does. SetService and SetIPAddress feed it from two independent watches, so its view of
-// the two may be inconsistent. Invariant: no IPAddress is written before the issue was confirmed by reads from etcd.
+// ipallocator-repair-controller does. Two independent watches call SetService and SetIPAddress, so that their states
+// may be inconsistent. Invariant: no IPAddress is written before reads from etcd have confirmed the issue.
 type AddressRepair struct {
 	objects resource.Client
 	ranges  *Ranges
@@ -45,28 +47,35 @@ type AddressRepair struct {
 	logger  logr.Logger
 	queue   workqueue.TypedRateLimitingInterface[task]
 
-	mu          sync.Mutex                // guards services and ipAddresses; not held during requests
-	services    map[string]*serviceState  // by namespace/name
-	ipAddresses map[string]ipAddressState // by name, which is the address
+	mu sync.Mutex
+	// services has the states of Services by namespace/name. mu guards it and ipAddresses, and is not held during
+	// requests.
+	services map[string]*serviceState
+	// ipAddresses has the states of IPAddresses by name, which is the address.
+	ipAddresses map[string]ipAddressState
 }
 
 // task is an item of the queue: a Service or an IPAddress.
 type task struct {
-	address bool // key is the name of an IPAddress, otherwise namespace/name of a Service
+	// address is set if key is the name of an IPAddress; otherwise key is namespace/name of a Service.
+	address bool
 	key     string
 }
 
-// serviceState is the part of a Service that repairs use.
+// serviceState has the fields of a Service that the repair uses.
 type serviceState struct {
-	object    *api.Service // only metadata and the type
+	// object has only the metadata and the type.
+	object    *api.Service
 	addresses []string
 }
 
-// ipAddressState is the part of an IPAddress that repairs use.
+// ipAddressState has the fields of an IPAddress that the repair uses.
 type ipAddressState struct {
-	object  *networking.IPAddress
-	labeled bool // has all labels of the allocator
-	managed bool // has the managed-by label of the allocator
+	object *networking.IPAddress
+	// labeled is set if the IPAddress has all labels of the allocator.
+	labeled bool
+	// managed is set if the IPAddress has the label managed-by of the allocator.
+	managed bool
 }
 
 // AddressRepairOptions configure an AddressRepair.
@@ -79,10 +88,11 @@ type AddressRepairOptions struct {
 	Registerer prometheus.Registerer
 }
 
-// NewAddressRepair returns a repair without any known objects.
+// NewAddressRepair returns a repair that knows no objects.
 func NewAddressRepair(options AddressRepairOptions) *AddressRepair {
 	r := &AddressRepair{
-		objects: options.Objects, ranges: options.Ranges, events: options.Events, clock: options.Clock, logger: options.Logger,
+		objects: options.Objects, ranges: options.Ranges, events: options.Events,
+		clock: options.Clock, logger: options.Logger,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[task](),
 			workqueue.TypedRateLimitingQueueConfig[task]{Name: "ipallocator.k8s.io", Clock: options.Clock}),
 		services: map[string]*serviceState{}, ipAddresses: map[string]ipAddressState{},
@@ -91,7 +101,7 @@ func NewAddressRepair(options AddressRepairOptions) *AddressRepair {
 	return r
 }
 
-// SetService stores the state of a Service in internal version; nil marks it as deleted.
+// SetService sets the state of a Service, given in the internal version; nil means that it has been deleted.
 func (r *AddressRepair) SetService(key string, object runtime.Object) {
 	service := asService(object)
 	r.mu.Lock()
@@ -109,12 +119,14 @@ func (r *AddressRepair) SetService(key string, object runtime.Object) {
 	}
 }
 
-// removedAddresses returns the addresses that a Service no longer has.
+// removedAddresses returns the addresses in before that are not in now.
 func removedAddresses(before *serviceState, now []string) []string {
 	if before == nil {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(before.addresses), func(address string) bool { return slices.Contains(now, address) })
+	return slices.DeleteFunc(slices.Clone(before.addresses), func(address string) bool {
+		return slices.Contains(now, address)
+	})
 }
 
 func newServiceState(service *api.Service) *serviceState {
@@ -126,7 +138,7 @@ func newServiceState(service *api.Service) *serviceState {
 	return &serviceState{object: note, addresses: clusterIPsOf(service)}
 }
 
-// SetIPAddress stores the state of an IPAddress in internal version; nil marks it as deleted.
+// SetIPAddress sets the state of an IPAddress, given in the internal version; nil means that it has been deleted.
 func (r *AddressRepair) SetIPAddress(name string, object runtime.Object) {
 	r.mu.Lock()
 	owner := r.ipAddresses[name].serviceKey()
@@ -144,7 +156,8 @@ func newIPAddressState(ipAddress *networking.IPAddress) ipAddressState {
 	managed := ipAddress.Labels[networkingv1.LabelManagedBy] == manager
 	note := &networking.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: ipAddress.Name, UID: ipAddress.UID, CreationTimestamp: ipAddress.CreationTimestamp, ResourceVersion: ipAddress.ResourceVersion,
+			Name: ipAddress.Name, UID: ipAddress.UID, CreationTimestamp: ipAddress.CreationTimestamp,
+			ResourceVersion: ipAddress.ResourceVersion,
 		},
 		Spec: ipAddress.Spec,
 	}
@@ -158,7 +171,7 @@ func newIPAddressState(ipAddress *networking.IPAddress) ipAddressState {
 	}
 }
 
-// Once reconciles all known objects, Services first.
+// Once reconciles all known objects, Services first. It stops at the first error.
 func (r *AddressRepair) Once(ctx context.Context) error {
 	for _, t := range r.allTasks() {
 		if err := r.reconcile(ctx, t); err != nil {
@@ -181,7 +194,7 @@ func (r *AddressRepair) allTasks() []task {
 	return all
 }
 
-// Run reconciles changed objects, and all objects once per interval, until ctx ends.
+// Run reconciles changed objects, and all objects once in each interval, until ctx ends.
 func (r *AddressRepair) Run(ctx context.Context, interval time.Duration) {
 	stop := context.AfterFunc(ctx, r.queue.ShutDown)
 	defer stop()
@@ -191,7 +204,7 @@ func (r *AddressRepair) Run(ctx context.Context, interval time.Duration) {
 		if ended {
 			return
 		}
-		if err := r.reconcile(ctx, t); err != nil && ctx.Err() == nil {
+		if err := panics.Catch(func() error { return r.reconcile(ctx, t) }); err != nil && ctx.Err() == nil {
 			r.logger.V(1).Info("Failed to repair the address of a Service; retrying", "key", t.key, "error", err.Error())
 			r.queue.AddRateLimited(t)
 		} else {
@@ -235,7 +248,7 @@ func (r *AddressRepair) reconcile(ctx context.Context, t task) error {
 	return nil
 }
 
-// issue is a difference between a cluster IP of a Service and its IPAddress.
+// issue is the kind of a difference between a cluster IP of a Service and its IPAddress.
 type issue int
 
 const (
@@ -243,14 +256,18 @@ const (
 	unreadable
 	outOfRange
 	notAllocated
-	wrongReference // the IPAddress references an object that does not use the address
-	duplicate      // the IPAddress references another Service that uses the address too
+	// wrongReference means that the IPAddress references an object that does not use the address.
+	wrongReference
+	// duplicate means that the IPAddress references another Service that also uses the address.
+	duplicate
 	wrongLabels
 )
 
-// evaluateClusterIP evaluates a cluster IP of a Service. ipAddress is its IPAddress, if any, and other the Service that
-// the IPAddress references, if that exists.
-func evaluateClusterIP(service *serviceState, address netip.Addr, inRange bool, ipAddress ipAddressState, other *serviceState) issue {
+// evaluateClusterIP returns the issue of a cluster IP of a Service. ipAddress is the IPAddress of the address, if it
+// exists, and other the Service that the IPAddress references, if it exists.
+func evaluateClusterIP(
+	service *serviceState, address netip.Addr, inRange bool, ipAddress ipAddressState, other *serviceState,
+) issue {
 	switch {
 	case !inRange:
 		return outOfRange
@@ -285,9 +302,9 @@ func (r *AddressRepair) reconcileClusterIP(ctx context.Context, service *service
 	if found == none || found == outOfRange {
 		return r.repair(ctx, service, address, ipAddress, found)
 	}
-	// The two watches are not ordered, so the difference may be transient: confirm it with reads from etcd. The
-	// IPAddress is read first: it is created before its Service is stored and deleted after, so if it is missing and a
-	// later read still shows the address in the Service, the address is really unallocated.
+	// The two watches are not ordered, so that the issue may be transient. Reads from etcd confirm it. The IPAddress is
+	// read first: it is created before its Service is stored and deleted after the Service. If the IPAddress is
+	// missing, and a later read shows the address in the Service, the address is not allocated.
 	ipAddress, other, err := r.readIPAddress(ctx, address.String())
 	if err != nil {
 		return err
@@ -296,10 +313,11 @@ func (r *AddressRepair) reconcileClusterIP(ctx context.Context, service *service
 	if err != nil || service == nil || !slices.Contains(service.addresses, text) {
 		return err
 	}
-	return r.repair(ctx, service, address, ipAddress, evaluateClusterIP(service, address, r.ranges.contains(address), ipAddress, other))
+	return r.repair(ctx, service, address, ipAddress,
+		evaluateClusterIP(service, address, r.ranges.contains(address), ipAddress, other))
 }
 
-// cached returns the cached IPAddress of an address and the Service that it references.
+// cached returns the known IPAddress of an address and the known Service that it references.
 func (r *AddressRepair) cached(address string) (ipAddressState, *serviceState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -307,7 +325,7 @@ func (r *AddressRepair) cached(address string) (ipAddressState, *serviceState) {
 	return ipAddress, r.services[ipAddress.serviceKey()]
 }
 
-// serviceKey returns namespace/name of the Service that the IPAddress references.
+// serviceKey returns namespace/name of the Service that the IPAddress references, or "".
 func (h ipAddressState) serviceKey() string {
 	if h.object == nil || h.object.Spec.ParentRef == nil {
 		return ""
@@ -315,8 +333,10 @@ func (h ipAddressState) serviceKey() string {
 	return h.object.Spec.ParentRef.Namespace + "/" + h.object.Spec.ParentRef.Name
 }
 
-// readIPAddress is cached with reads from etcd.
-func (r *AddressRepair) readIPAddress(ctx context.Context, address string) (ipAddress ipAddressState, service *serviceState, err error) {
+// readIPAddress returns the same as cached, but reads from etcd.
+func (r *AddressRepair) readIPAddress(
+	ctx context.Context, address string,
+) (ipAddress ipAddressState, service *serviceState, err error) {
 	object, err := r.objects.Get(ctx, resource.Key{GroupResource: addresses, Name: address}, resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
 		return ipAddressState{}, nil, nil
@@ -343,7 +363,7 @@ func (r *AddressRepair) readService(ctx context.Context, namespace, name string)
 	return newServiceState(object.(*api.Service)), nil
 }
 
-// repair warns about an issue and repairs it if possible. ipAddress is the IPAddress of the address, if any.
+// repair warns about an issue and repairs it if possible. ipAddress is the IPAddress of the address, if it exists.
 func (r *AddressRepair) repair(
 	ctx context.Context, service *serviceState, address netip.Addr, ipAddress ipAddressState, found issue,
 ) error {
@@ -358,14 +378,18 @@ func (r *AddressRepair) repair(
 	case unreadable:
 		warn("ClusterIPNotValid", "ClusterIPValidation", "Cluster IP %s is not a valid IP; please recreate Service", "<nil>")
 	case outOfRange:
-		warn("ClusterIPOutOfRange", "ClusterIPAllocation", "Cluster IP [%v]: %s is not within any configured Service CIDR; please recreate service", family, address)
+		warn("ClusterIPOutOfRange", "ClusterIPAllocation",
+			"Cluster IP [%v]: %s is not within any configured Service CIDR; please recreate service", family, address)
 	case duplicate:
-		warn("ClusterIPAlreadyAllocated", "ClusterIPAllocation", "Cluster IP [%v]:%s was assigned to multiple services; please recreate service", family, address)
+		warn("ClusterIPAlreadyAllocated", "ClusterIPAllocation",
+			"Cluster IP [%v]:%s was assigned to multiple services; please recreate service", family, address)
 	case notAllocated:
-		warn("ClusterIPNotAllocated", "ClusterIPAllocation", "Cluster IP [%v]: %s is not allocated; repairing", family, address)
+		warn("ClusterIPNotAllocated", "ClusterIPAllocation", "Cluster IP [%v]: %s is not allocated; repairing",
+			family, address)
 		return r.create(ctx, service, address)
 	case wrongReference:
-		warn("ClusterIPNotAllocated", "ClusterIPAllocation", "the ClusterIP [%v]: %s for Service %s/%s has a wrong reference; repairing", family, address, namespace, name)
+		warn("ClusterIPNotAllocated", "ClusterIPAllocation",
+			"the ClusterIP [%v]: %s for Service %s/%s has a wrong reference; repairing", family, address, namespace, name)
 		return r.recreate(ctx, service, address, ipAddress)
 	case wrongLabels:
 		return r.recreate(ctx, service, address, ipAddress)
@@ -377,19 +401,23 @@ func (r *AddressRepair) create(ctx context.Context, service *serviceState, addre
 	_, err := r.objects.Create(ctx, resource.Key{GroupResource: addresses},
 		newIPAddress(address, service.object.Namespace, service.object.Name), resource.WriteOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // by another replica
+		// Another replica has created the IPAddress.
+		return nil
 	}
 	return err
 }
 
-func (r *AddressRepair) recreate(ctx context.Context, service *serviceState, address netip.Addr, ipAddress ipAddressState) error {
+func (r *AddressRepair) recreate(
+	ctx context.Context, service *serviceState, address netip.Addr, ipAddress ipAddressState,
+) error {
 	if err := r.remove(ctx, ipAddress); err != nil {
 		return err
 	}
 	return r.create(ctx, service, address)
 }
 
-// remove deletes an IPAddress. A conflict with a new IPAddress of the name is an error, so that the caller retries.
+// remove deletes an IPAddress. If an IPAddress with the same name has been created since, the error makes the caller
+// retry.
 func (r *AddressRepair) remove(ctx context.Context, ipAddress ipAddressState) error {
 	err := deleteIPAddress(ctx, r.objects, ipAddress.object)
 	if apierrors.IsNotFound(err) {
@@ -398,19 +426,22 @@ func (r *AddressRepair) remove(ctx context.Context, ipAddress ipAddressState) er
 	return err
 }
 
-// decision is the result of evaluating an IPAddress.
+// decision is the result of evaluateIPAddress.
 type decision struct {
-	reason, note string        // of the deletion; empty to keep it
-	recheckAfter time.Duration // delay of the next evaluation; 0: at the next event
+	// reason and note describe why the IPAddress is deleted; empty if it is kept.
+	reason, note string
+	// recheckAfter is the delay of the next evaluation; 0 means that the next event causes it.
+	recheckAfter time.Duration
 }
 
 // evaluateIPAddress decides whether an IPAddress of the allocator has leaked. service is the Service that it
-// references, if that exists.
+// references, if it exists.
 func evaluateIPAddress(ipAddress ipAddressState, service *serviceState, now time.Time) decision {
 	parent := ipAddress.object.Spec.ParentRef
 	if parent == nil || parent.Group != "" || parent.Resource != "services" {
 		return decision{reason: "IPAddressNotAllocated", note: fmt.Sprintf(
-			"IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", ipAddress.object.Name, parent)}
+			"IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up",
+			ipAddress.object.Name, parent)}
 	}
 	age := now.Sub(ipAddress.object.CreationTimestamp.Time)
 	switch {
@@ -418,8 +449,11 @@ func evaluateIPAddress(ipAddress ipAddressState, service *serviceState, now time
 		return decision{recheckAfter: creationGrace - age + time.Second}
 	case service == nil:
 		return decision{reason: "IPAddressNotAllocated", note: fmt.Sprintf(
-			"IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", ipAddress.object.Name, parent.Namespace, parent.Name)}
-	case slices.ContainsFunc(service.addresses, func(text string) bool { return sameAddress(text, ipAddress.object.Name) }):
+			"IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", ipAddress.object.Name,
+			parent.Namespace, parent.Name)}
+	case slices.ContainsFunc(service.addresses, func(text string) bool {
+		return sameAddress(text, ipAddress.object.Name)
+	}):
 		return decision{}
 	case service.object.Spec.Type == api.ServiceTypeExternalName && age < creationGrace:
 		return decision{recheckAfter: creationGrace - age}
@@ -427,7 +461,8 @@ func evaluateIPAddress(ipAddress ipAddressState, service *serviceState, now time
 		return decision{recheckAfter: rollbackGrace}
 	}
 	return decision{reason: "IPAddressWrongReference", note: fmt.Sprintf(
-		"IPAddress: %s for Service %s/%s has a wrong reference; cleaning up", ipAddress.object.Name, service.object.Namespace, service.object.Name)}
+		"IPAddress: %s for Service %s/%s has a wrong reference; cleaning up", ipAddress.object.Name,
+		service.object.Namespace, service.object.Name)}
 }
 
 func sameAddress(text, name string) bool {
@@ -443,7 +478,8 @@ func (r *AddressRepair) reconcileIPAddress(ctx context.Context, t task) error {
 	decided := evaluateIPAddress(ipAddress, service, r.clock.Now())
 	if decided.reason != "" {
 		var err error
-		if ipAddress, service, err = r.readIPAddress(ctx, t.key); err != nil || ipAddress.object == nil || !ipAddress.managed {
+		if ipAddress, service, err = r.readIPAddress(ctx, t.key); err != nil ||
+			ipAddress.object == nil || !ipAddress.managed {
 			return err
 		}
 		decided = evaluateIPAddress(ipAddress, service, r.clock.Now())

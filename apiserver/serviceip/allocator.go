@@ -1,18 +1,20 @@
 // Package serviceip allocates cluster IPs and node ports to Services and repairs the allocations.
 //
-// An address is allocated by creating the IPAddress of its name, as kube-apiserver does: the create is atomic across
-// replicas, and no lock is needed. Node ports in use are a bitmap in one RangeAllocation, kube-apiserver's format too,
-// replaced by compare-and-swap; the allocations of concurrent requests are batched into one write (sharedRange).
+// An address is allocated by creating the IPAddress with its name, as in kube-apiserver. The create is atomic across
+// replicas, so that no lock is needed. The node ports in use are a bitmap in one RangeAllocation, in kube-apiserver's
+// format, which is replaced by compare-and-swap; the allocations of concurrent requests are batched into one write
+// (sharedRange).
 //
-// Order of writes: Allocate runs before its Service is stored, Release after the Service is deleted or updated. A crash
-// in between leaks an allocation and never allocates twice; PortRepair and AddressRepair release what leaked, after a
-// grace period that covers requests in flight.
+// Order of writes: Allocate runs before its Service is stored, Release after the Service is deleted or updated. A
+// crash in between, or a write of the Service whose outcome is unknown, leaks an allocation, but never allocates
+// anything twice. PortRepair and AddressRepair release leaked allocations after a grace period that covers requests
+// in flight.
 //
-// Allocations follow ServiceCIDRs by events (Ranges). A replica that has not received an event yet would reject a valid
-// request, so before an allocation fails for lack of a range, the ServiceCIDRs are read from etcd.
+// The ranges follow the events of ServiceCIDRs (Ranges). A replica that has not received an event yet would reject a
+// valid request; therefore the ServiceCIDRs are read from etcd before an allocation fails for lack of a range.
 //
-// Lock order: Events.mu is held during writes of Events; AddressRepair.mu, Ranges.mu and sharedRange.mu are leaves: no
-// request is made and no other lock is taken while one of them is held.
+// Lock order: Events.mu is held while Events are written. AddressRepair.mu, Ranges.mu and sharedRange.mu are leaves:
+// no request is sent and no other lock is acquired while any of them is held.
 package serviceip
 
 import (
@@ -44,31 +46,36 @@ var (
 	endpointsResource = schema.GroupResource{Resource: "endpoints"}
 )
 
-// Allocator allocates cluster IPs and node ports of Services. It is safe for concurrent use.
+// Allocator allocates the cluster IPs and node ports of Services. It is safe for concurrent use.
 type Allocator struct {
-	families  []api.IPFamily // of the cluster; the first is the default one
+	// families are the IP families of the cluster, the default family first.
+	families  []api.IPFamily
 	ranges    *Ranges
 	portRange utilnet.PortRange
-	used      *sharedRange // ports
-	ports     portallocator.Interface
-	clock     clock.PassiveClock
-	logger    logr.Logger
-	metrics   *allocations
+	// used has the allocated node ports.
+	used    *sharedRange
+	ports   portallocator.Interface
+	clock   clock.PassiveClock
+	logger  logr.Logger
+	metrics *allocations
 }
 
 // Options configure an Allocator.
 type Options struct {
-	CIDRs      []string // of --service-cluster-ip-range; only their families are used
-	Ranges     *Ranges  // the ranges to allocate from
-	Ports      utilnet.PortRange
-	Store      *storage.Store
-	MediaType  string // of the stored node ports; empty: protobuf
+	// CIDRs are the ranges of --service-cluster-ip-range, of which only the families are used.
+	CIDRs []string
+	// Ranges are the ranges from which addresses are allocated.
+	Ranges *Ranges
+	Ports  utilnet.PortRange
+	Store  *storage.Store
+	// MediaType is the media type of the stored node ports; empty means protobuf.
+	MediaType  string
 	Clock      clock.PassiveClock
 	Logger     logr.Logger
 	Registerer prometheus.Registerer
 }
 
-// New returns an allocator. It has no node ports to allocate until PortRepair ran on an empty etcd.
+// New returns an allocator. With an empty etcd, it cannot allocate node ports until PortRepair has run.
 func New(options Options) (*Allocator, error) {
 	a := &Allocator{
 		ranges: options.Ranges, portRange: options.Ports,
@@ -90,10 +97,12 @@ func New(options Options) (*Allocator, error) {
 	return a, nil
 }
 
-// Allocate completes a Service before validation: it allocates the addresses and ports that old, nil for a create, does
-// not have. Fields that old lacks because a former release stored it are filled in place, because validation compares
-// the two. Rollback releases the allocations if the Service is not stored.
-func (a *Allocator) Allocate(ctx context.Context, objects resource.Client, object, old runtime.Object, dryRun bool) error {
+// Allocate completes a Service before validation: it allocates the addresses and ports that old does not have. old is
+// nil for a create. Allocate also completes old in place if an earlier release stored it without some fields, because
+// validation compares old with the new Service. The caller must call Rollback if the Service is not stored.
+func (a *Allocator) Allocate(
+	ctx context.Context, objects resource.Client, object, old runtime.Object, dryRun bool,
+) error {
 	service, previous := asService(object), asService(old)
 	if service == nil {
 		return nil
@@ -117,8 +126,10 @@ func (a *Allocator) Allocate(ctx context.Context, objects resource.Client, objec
 	return err
 }
 
-// releaseAddresses releases the addresses allocated to a rejected Service.
-func (a *Allocator) releaseAddresses(ctx context.Context, objects resource.Client, service *api.Service, allocated []string) {
+// releaseAddresses releases the addresses that were allocated to a rejected Service.
+func (a *Allocator) releaseAddresses(
+	ctx context.Context, objects resource.Client, service *api.Service, allocated []string,
+) {
 	var errs []error
 	for _, address := range allocated {
 		errs = append(errs, releaseAddress(ctx, objects, service, address))
@@ -126,14 +137,15 @@ func (a *Allocator) releaseAddresses(ctx context.Context, objects resource.Clien
 	a.logLeaks(service, errs)
 }
 
-// logLeaks logs leaked allocations of a rejected Service. The repairs release them.
+// logLeaks logs errors of releasing the allocations of a rejected Service. The repairs release these allocations later.
 func (a *Allocator) logLeaks(service *api.Service, errs []error) {
 	if err := errors.Join(errs...); err != nil {
-		a.logger.Error(err, "Failed to release the allocations of a rejected Service", "namespace", service.Namespace, "name", service.Name)
+		a.logger.Error(err, "Failed to release the allocations of a rejected Service", "namespace", service.Namespace,
+			"name", service.Name)
 	}
 }
 
-// Rollback releases what Allocate allocated to a Service that was not stored.
+// Rollback releases the allocations of Allocate for a Service that has not been stored.
 func (a *Allocator) Rollback(ctx context.Context, objects resource.Client, object, old runtime.Object) error {
 	service, previous := asService(object), asService(old)
 	if service == nil {
@@ -151,7 +163,7 @@ func (a *Allocator) Rollback(ctx context.Context, objects resource.Client, objec
 	return errors.Join(errs...)
 }
 
-// Release releases the allocations of a stored Service that keep, nil after a delete, does not have.
+// Release releases the allocations of a stored Service that keep does not have. keep is nil after a delete.
 func (a *Allocator) Release(ctx context.Context, objects resource.Client, object, keep runtime.Object) error {
 	service := asService(object)
 	if service == nil {
@@ -168,8 +180,8 @@ func (a *Allocator) Release(ctx context.Context, objects resource.Client, object
 	return errors.Join(errs...)
 }
 
-// Deleted releases all allocations of a deleted Service. It also deletes its Endpoints, so that a new Service of the
-// same name does not start with them.
+// Deleted releases all allocations of a deleted Service. It also deletes the Endpoints of the Service, so that a new
+// Service with the same name does not get them.
 func (a *Allocator) Deleted(ctx context.Context, objects resource.Client, object runtime.Object) error {
 	service := asService(object)
 	if service == nil {
@@ -185,7 +197,7 @@ func (a *Allocator) Deleted(ctx context.Context, objects resource.Client, object
 	return errors.Join(err, a.Release(ctx, objects, service, nil))
 }
 
-// asService returns nil if object is not a Service.
+// asService returns object as a Service, or nil if it is not a Service.
 func asService(object runtime.Object) *api.Service {
 	service, _ := object.(*api.Service)
 	return service

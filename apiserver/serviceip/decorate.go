@@ -8,9 +8,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Decorator returns a function that completes Services stored by former releases: it sets fields those did not have and
-// clears internalTrafficPolicy of ExternalName Services. primary is the cluster's default family; empty means IPv4. It
-// mirrors upstream's defaultOnRead.
+// Decorator returns a function that completes Services stored by earlier releases: it sets fields that these releases
+// did not have, and clears internalTrafficPolicy of Services of the type ExternalName. primary is the cluster's default
+// family; empty means IPv4. It mirrors upstream's defaultOnRead.
 func Decorator(primary api.IPFamily) func(internal runtime.Object) {
 	primary = cmp.Or(primary, api.IPv4Protocol)
 	return func(internal runtime.Object) {

@@ -22,34 +22,40 @@ import (
 )
 
 const (
-	// defaultCIDR is the name of the ServiceCIDR with the ranges of --service-cluster-ip-range.
+	// defaultCIDR is the name of the ServiceCIDR that has the ranges of --service-cluster-ip-range.
 	defaultCIDR = "kubernetes"
-	// cidrController is the field manager and event source, as in kube-apiserver.
+	// cidrController is the field manager and the source of Events, as in kube-apiserver.
 	cidrController = "kubernetes-service-cidr-controller"
 	cidrInterval   = 10 * time.Second
+	// firstRetry is the delay after the first failure before the ServiceCIDR has been created. It doubles up to lastRetry.
+	// No address can be allocated before.
+	firstRetry = 100 * time.Millisecond
+	// lastRetry is the longest delay before the ServiceCIDR has been created, which readiness waits for.
+	lastRetry = time.Second
 )
 
 var cidrs = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
 
-// DefaultCIDR creates the ServiceCIDR with the ranges of --service-cluster-ip-range. It adds the second family when the
-// flag has one; any other difference between flag and object is only reported.
+// DefaultCIDR creates the ServiceCIDR that has the ranges of --service-cluster-ip-range. It adds a second family if the
+// flag has one; it only reports any other difference between the flag and the object.
 type DefaultCIDR struct {
 	CIDRs   []string
 	Objects resource.Client
 	Clock   clock.WithTicker
 	Logger  logr.Logger
 
-	reported map[string]bool // reasons reported as Events
+	// reported has the reasons that have been reported as Events.
+	reported map[string]bool
 }
 
 // Run reconciles the ServiceCIDR until ctx ends. It calls synced once, after the first success.
 func (d *DefaultCIDR) Run(ctx context.Context, synced func()) error {
-	for {
+	for retry := firstRetry; ; {
 		wait := cidrInterval
 		if err := d.Once(ctx); err != nil {
 			d.Logger.Error(err, "Failed to reconcile the default ServiceCIDR")
 			if synced != nil {
-				wait = 100 * time.Millisecond // no address can be allocated before it exists
+				wait, retry = retry, min(2*retry, lastRetry)
 			}
 		} else if synced != nil {
 			synced()
@@ -98,7 +104,7 @@ func (d *DefaultCIDR) create(ctx context.Context) error {
 	return d.report(ctx, created.(*networking.ServiceCIDR))
 }
 
-// addFamily adds the second family.
+// addFamily adds the second family to the ServiceCIDR.
 func (d *DefaultCIDR) addFamily(ctx context.Context, cidr *networking.ServiceCIDR) error {
 	key := resource.Key{GroupResource: cidrs, Name: defaultCIDR}
 	_, err := d.Objects.Update(ctx, key, func(object runtime.Object) error {
@@ -112,10 +118,11 @@ func (d *DefaultCIDR) addFamily(ctx context.Context, cidr *networking.ServiceCID
 	return nil
 }
 
-// report sets the Ready condition if it is unknown, and warns if the object does not match the flag.
+// report sets the condition Ready if it is unknown, and warns if the ServiceCIDR does not match the flag.
 func (d *DefaultCIDR) report(ctx context.Context, cidr *networking.ServiceCIDR) error {
 	if cidr.DeletionTimestamp != nil {
-		return nil // kube-controller-manager finalizes it
+		// kube-controller-manager removes the finalizer.
+		return nil
 	}
 	if !slices.Equal(cidr.Spec.CIDRs, d.CIDRs) {
 		d.warn(ctx, cidr, "KubernetesDefaultServiceCIDRInconsistent", fmt.Sprintf(
@@ -141,13 +148,14 @@ func (d *DefaultCIDR) markReady(ctx context.Context) error {
 		"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": map[string]any{"name": defaultCIDR},
 		"status": map[string]any{"conditions": []any{map[string]any{
 			"type": networkingv1.ServiceCIDRConditionReady, "status": metav1.ConditionTrue,
-			"message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": d.Clock.Now().UTC().Format(time.RFC3339),
+			"message":            "Kubernetes default Service CIDR is ready",
+			"lastTransitionTime": d.Clock.Now().UTC().Format(time.RFC3339),
 		}}},
 	}, resource.WriteOptions{})
 	return err
 }
 
-// warn records a warning about the ServiceCIDR in the log and, once per reason, as an Event.
+// warn reports a warning about the ServiceCIDR in the log and as an Event, once for each reason.
 func (d *DefaultCIDR) warn(ctx context.Context, cidr *networking.ServiceCIDR, reason, message string) {
 	if d.reported[reason] {
 		return
@@ -170,7 +178,9 @@ func (d *DefaultCIDR) record(ctx context.Context, cidr *networking.ServiceCIDR, 
 	}
 	now := metav1.NewTime(d.Clock.Now())
 	event, err := system.ToInternal(&corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", cidr.Name, now.UnixNano()), Namespace: metav1.NamespaceDefault},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("%s.%x", cidr.Name, now.UnixNano()), Namespace: metav1.NamespaceDefault,
+		},
 		InvolvedObject: *regarding, Reason: reason, Message: message, Type: corev1.EventTypeWarning,
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: cidrController}, ReportingController: cidrController,

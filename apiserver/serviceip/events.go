@@ -25,25 +25,29 @@ import (
 
 var eventsResource = schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 
-// As in client-go's event broadcaster, which kube-apiserver's repairs use:
+// seriesEnd and seriesRefresh are finishTime and refreshTime of client-go's event broadcaster, which kube-apiserver's
+// repairs use.
 const (
-	// seriesEnd is the time without an occurrence after which a series is complete and its final count is written.
+	// seriesEnd is the time without an occurrence after which a series ends and its final count is written.
 	seriesEnd = 6 * time.Minute
-	// seriesRefresh is the period at which the count of an active series is written, so that the Event does not expire.
+	// seriesRefresh is the interval at which the count of a series is written, so that the Event does not expire.
 	seriesRefresh = 30 * time.Minute
-	// maxSeries bounds the cached series. At the limit all of them are dropped.
+	// maxSeries bounds the number of cached series. When it is reached, all cached series are dropped.
 	maxSeries = 4096
 )
 
-// Events records warnings about objects as Events and in the log. Repeated warnings are a series of one Event.
+// Events reports warnings about objects as Events and in the log. Repeated warnings are a series of one Event.
 type Events struct {
-	Objects  resource.Client
-	Clock    clock.WithTicker
-	Logger   logr.Logger
-	Instance string // hostname of this replica
+	Objects resource.Client
+	Clock   clock.WithTicker
+	Logger  logr.Logger
+	// Instance is the host name of this replica.
+	Instance string
 
-	mu     sync.Mutex                    // held during writes too, which keeps the writes of a series in order
-	series map[seriesKey]*eventsv1.Event // last written state with the current count
+	// mu is also held during writes, which keeps the writes of a series in order.
+	mu sync.Mutex
+	// series has the last written state of each Event, with the current count.
+	series map[seriesKey]*eventsv1.Event
 }
 
 // seriesKey identifies a series. It includes the resourceVersion of the object.
@@ -57,8 +61,8 @@ type Warning struct {
 	Controller, Reason, Action, Note string
 }
 
-// Warn records a warning about an object in internal version. A warning that fails to be written is written at its next
-// occurrence.
+// Warn reports a warning about an object in the internal version. A warning whose Event cannot be written is written
+// when it occurs again.
 func (e *Events) Warn(ctx context.Context, object runtime.Object, w Warning) {
 	regarding, err := referenceTo(object)
 	if err != nil {
@@ -73,13 +77,14 @@ func (e *Events) Warn(ctx context.Context, object runtime.Object, w Warning) {
 	}
 }
 
-// record creates an Event or counts it in a series. The caller holds e.mu.
+// record creates an Event, or counts an occurrence of its series. The caller must hold e.mu.
 func (e *Events) record(ctx context.Context, key seriesKey, regarding *corev1.ObjectReference, note string) error {
 	now := metav1.NewMicroTime(e.Clock.Now())
 	event := e.series[key]
 	switch {
 	case event == nil:
-		e.Logger.Info(note, "reason", key.reason, "kind", regarding.Kind, "namespace", regarding.Namespace, "name", regarding.Name)
+		e.Logger.Info(note, "reason", key.reason, "kind", regarding.Kind, "namespace", regarding.Namespace,
+			"name", regarding.Name)
 		event = e.event(key, regarding, note, now)
 		if err := e.create(ctx, event); err != nil {
 			return err
@@ -91,20 +96,25 @@ func (e *Events) record(ctx context.Context, key seriesKey, regarding *corev1.Ob
 			event.Series = nil
 			return err
 		}
-	default: // finish and refresh write the count
+	// finish and refresh write the count.
+	default:
 		event.Series.Count++
 		event.Series.LastObservedTime = now
 	}
 	return nil
 }
 
-func (e *Events) event(key seriesKey, regarding *corev1.ObjectReference, note string, now metav1.MicroTime) *eventsv1.Event {
+func (e *Events) event(
+	key seriesKey, regarding *corev1.ObjectReference, note string, now metav1.MicroTime,
+) *eventsv1.Event {
 	namespace := regarding.Namespace
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
 	return &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", regarding.Name, now.UnixNano()), Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("%s.%x", regarding.Name, now.UnixNano()), Namespace: namespace,
+		},
 		EventTime:           now,
 		ReportingController: key.controller,
 		ReportingInstance:   key.controller + "-" + e.Instance,
@@ -126,10 +136,12 @@ func (e *Events) create(ctx context.Context, event *eventsv1.Event) error {
 	return err
 }
 
-// write updates the series of an Event. It creates the Event again if it has expired.
+// write updates the series of an Event. It creates the Event again if the Event has expired.
 func (e *Events) write(ctx context.Context, event *eventsv1.Event) error {
 	count := func(object runtime.Object) error {
-		object.(*core.Event).Series = &core.EventSeries{Count: event.Series.Count, LastObservedTime: event.Series.LastObservedTime}
+		object.(*core.Event).Series = &core.EventSeries{
+			Count: event.Series.Count, LastObservedTime: event.Series.LastObservedTime,
+		}
 		return nil
 	}
 	_, err := e.Objects.Update(system.WithServerUser(ctx),
@@ -141,7 +153,7 @@ func (e *Events) write(ctx context.Context, event *eventsv1.Event) error {
 	return err
 }
 
-// remember caches an Event that may start a series. The caller holds e.mu.
+// remember caches an Event, which may become a series. The caller must hold e.mu.
 func (e *Events) remember(key seriesKey, event *eventsv1.Event) {
 	if e.series == nil || len(e.series) == maxSeries {
 		e.series = map[seriesKey]*eventsv1.Event{}
@@ -166,7 +178,7 @@ func (e *Events) Run(ctx context.Context) {
 	}
 }
 
-// finish writes the final counts of completed series and drops them.
+// finish writes the final counts of series that have ended and drops the series.
 func (e *Events) finish(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -199,13 +211,14 @@ func (e *Events) refresh(ctx context.Context) {
 	}
 }
 
-// referenceTo returns a reference to an object in internal version, with the kind that clients see.
+// referenceTo returns a reference to an object in the internal version. The reference has the kind of the version v1.
 func referenceTo(internal runtime.Object) (*corev1.ObjectReference, error) {
 	kinds, _, err := legacyscheme.Scheme.ObjectKinds(internal)
 	if err != nil {
 		return nil, err
 	}
-	external, err := legacyscheme.Scheme.ConvertToVersion(internal, schema.GroupVersion{Group: kinds[0].Group, Version: "v1"})
+	external, err := legacyscheme.Scheme.ConvertToVersion(internal,
+		schema.GroupVersion{Group: kinds[0].Group, Version: "v1"})
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// normalizeClusterIPs derives clusterIPs from clusterIP for clients that only set clusterIP. It mirrors upstream's
+// normalizeClusterIPs derives clusterIPs from clusterIP for clients that set only clusterIP. It mirrors upstream's
 // normalizeClusterIPs.
 func normalizeClusterIPs(service, previous *api.Service) {
 	spec := &service.Spec
@@ -38,7 +38,7 @@ func normalizeClusterIPs(service, previous *api.Service) {
 	}
 }
 
-// initIPFamilyFields sets the IP families and the family policy of a Service. It mirrors upstream's defaultOnWrite.
+// initIPFamilyFields sets the IP families and the IP family policy of a Service. It mirrors upstream's defaultOnWrite.
 func (a *Allocator) initIPFamilyFields(service, previous *api.Service) error {
 	if service.Spec.Type == api.ServiceTypeExternalName || matchesPreferDualStack(service, previous) {
 		return nil
@@ -60,8 +60,8 @@ func (a *Allocator) initIPFamilyFields(service, previous *api.Service) error {
 	return nil
 }
 
-// matchesPreferDualStack reports whether a PreferDualStack Service stays as it is: it is not upgraded or downgraded
-// because the families of the cluster changed.
+// matchesPreferDualStack reports whether a Service with the policy PreferDualStack stays as it is: a change of the
+// cluster's families neither upgrades nor downgrades it.
 func matchesPreferDualStack(service, previous *api.Service) bool {
 	return previous != nil && previous.Spec.Type == service.Spec.Type &&
 		ptr.Deref(service.Spec.IPFamilyPolicy, "") == api.IPFamilyPolicyPreferDualStack &&
@@ -84,8 +84,8 @@ func completePolicy(service, previous *api.Service) {
 	}
 }
 
-// reduceFamilies drops the secondary address and family when a Service becomes single-stack, and rejects the loss of
-// either otherwise.
+// reduceFamilies drops the secondary address and family of a Service that becomes single-stack, and rejects their
+// removal from other Services.
 func reduceFamilies(service, previous *api.Service) field.ErrorList {
 	if previous == nil {
 		return nil
@@ -102,10 +102,12 @@ func reduceFamilies(service, previous *api.Service) field.ErrorList {
 	}
 	var errs field.ErrorList
 	if n := len(spec.ClusterIPs); n > 0 && n < len(before.ClusterIPs) {
-		errs = append(errs, field.Invalid(policyPath(), spec.IPFamilyPolicy, "must be 'SingleStack' to release the secondary cluster IP"))
+		errs = append(errs,
+			field.Invalid(policyPath(), spec.IPFamilyPolicy, "must be 'SingleStack' to release the secondary cluster IP"))
 	}
 	if n := len(spec.IPFamilies); n > 0 && n < len(before.IPFamilies) {
-		errs = append(errs, field.Invalid(policyPath(), spec.IPFamilyPolicy, "must be 'SingleStack' to release the secondary IP family"))
+		errs = append(errs,
+			field.Invalid(policyPath(), spec.IPFamilyPolicy, "must be 'SingleStack' to release the secondary IP family"))
 	}
 	return errs
 }
@@ -146,18 +148,21 @@ func (a *Allocator) inferFamilies(service *api.Service) field.ErrorList {
 func (a *Allocator) checkConfigured(service *api.Service) field.ErrorList {
 	var errs field.ErrorList
 	if ptr.Deref(service.Spec.IPFamilyPolicy, "") == api.IPFamilyPolicyRequireDualStack && len(a.families) < 2 {
-		errs = append(errs, field.Invalid(policyPath(), service.Spec.IPFamilyPolicy, "this cluster is not configured for dual-stack services"))
+		errs = append(errs,
+			field.Invalid(policyPath(), service.Spec.IPFamilyPolicy, "this cluster is not configured for dual-stack services"))
 	}
 	for i, family := range service.Spec.IPFamilies {
 		if !slices.Contains(a.families, family) {
-			errs = append(errs, field.Invalid(field.NewPath("spec", "ipFamilies").Index(i), family, "not configured on this cluster"))
+			errs = append(errs,
+				field.Invalid(field.NewPath("spec", "ipFamilies").Index(i), family, "not configured on this cluster"))
 		}
 	}
 	return errs
 }
 
-// addFamilies adds the cluster's default family and, for dual-stack Services, the other one. A headless Service without
-// selector has endpoints from elsewhere, so it may have a family that the cluster lacks.
+// addFamilies adds the cluster's default family and, for dual-stack Services, the other family. The endpoints of a
+// headless Service without selector are not managed by the cluster, so that it may have a family that the cluster
+// lacks.
 func (a *Allocator) addFamilies(service *api.Service) {
 	if len(service.Spec.IPFamilies) == 0 {
 		service.Spec.IPFamilies = []api.IPFamily{a.families[0]}
@@ -182,7 +187,7 @@ func isSingleStack(service *api.Service) bool {
 
 func policyPath() *field.Path { return field.NewPath("spec", "ipFamilyPolicy") }
 
-// familyOf returns the family of an address, which may have leading zeros.
+// familyOf returns the family of an address, which may have leading zeros, or "unknown".
 func familyOf(text string) api.IPFamily {
 	address, ok := parseAddress(text)
 	if !ok {

@@ -10,16 +10,20 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
 )
 
-// allocations are kube-apiserver's metrics of allocations.
+// allocations has kube-apiserver's metrics of allocations.
 type allocations struct {
-	addresses, addressErrors *prometheus.CounterVec // by CIDR and scope
+	// addresses and addressErrors count allocations by CIDR and scope.
+	addresses, addressErrors *prometheus.CounterVec
 	addressSeconds           *prometheus.HistogramVec
-	ports, portErrors        *prometheus.CounterVec // by scope
+	// ports and portErrors count allocations by scope.
+	ports, portErrors *prometheus.CounterVec
 }
 
 const (
-	static  = "static"  // requested by the client
-	dynamic = "dynamic" // chosen by the allocator
+	// static is the scope of allocations that the client requests.
+	static = "static"
+	// dynamic is the scope of allocations that the allocator chooses.
+	dynamic = "dynamic"
 )
 
 func newAllocations(registerer prometheus.Registerer) *allocations {
@@ -83,7 +87,7 @@ func (r *AddressRepair) Collect(values chan<- prometheus.Metric) {
 	}
 }
 
-// allocated returns the addresses of the allocator's IPAddresses.
+// allocated returns the addresses of the IPAddresses that the allocator has created.
 func (r *AddressRepair) allocated() []netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,19 +108,23 @@ func (a *allocations) port(scope string, err error) {
 	a.ports.WithLabelValues(scope).Inc()
 }
 
-// countedPorts counts allocations.
+// countedPorts counts the allocations of a PortAllocator.
 type countedPorts struct {
 	*portallocator.PortAllocator
 	metrics *allocations
 }
 
-func newCountedPorts(ports *portallocator.PortAllocator, metrics *allocations, registerer prometheus.Registerer) countedPorts {
+func newCountedPorts(
+	ports *portallocator.PortAllocator, metrics *allocations, registerer prometheus.Registerer,
+) countedPorts {
 	factory := promauto.With(registerer)
 	factory.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "kube_apiserver_nodeport_allocator_allocated_ports", Help: "[ALPHA] Gauge measuring the number of allocated NodePorts for Services",
+		Name: "kube_apiserver_nodeport_allocator_allocated_ports",
+		Help: "[ALPHA] Gauge measuring the number of allocated NodePorts for Services",
 	}, func() float64 { return float64(ports.Used()) })
 	factory.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "kube_apiserver_nodeport_allocator_available_ports", Help: "[ALPHA] Gauge measuring the number of available NodePorts for Services",
+		Name: "kube_apiserver_nodeport_allocator_available_ports",
+		Help: "[ALPHA] Gauge measuring the number of available NodePorts for Services",
 	}, func() float64 { return float64(ports.Free()) })
 	return countedPorts{ports, metrics}
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// patchAllocatedValues fills in addresses and ports that an update omits.
+// patchAllocatedValues copies the addresses and ports that an update omits from the previous Service.
 func patchAllocatedValues(service, previous *api.Service) {
 	if service.Spec.Type != api.ServiceTypeExternalName && previous.Spec.Type != api.ServiceTypeExternalName {
 		if service.Spec.ClusterIP == "" {
@@ -25,12 +25,14 @@ func patchAllocatedValues(service, previous *api.Service) {
 	if shouldAllocateNodePorts(service) && shouldAllocateNodePorts(previous) {
 		keepPorts(service.Spec.Ports, previous.Spec.Ports)
 	}
-	if apiservice.NeedsHealthCheck(service) && apiservice.NeedsHealthCheck(previous) && service.Spec.HealthCheckNodePort == 0 {
+	if apiservice.NeedsHealthCheck(service) && apiservice.NeedsHealthCheck(previous) &&
+		service.Spec.HealthCheckNodePort == 0 {
 		service.Spec.HealthCheckNodePort = previous.Spec.HealthCheckNodePort
 	}
 }
 
-// keepPorts keeps the node port of the service port with the same name, unless the update uses it for another one.
+// keepPorts copies the node port of the Service port with the same name, unless the update uses the node port for
+// another Service port.
 func keepPorts(ports, previous []api.ServicePort) {
 	used := nodePorts(ports)
 	before := make(map[string]int32, len(previous))
@@ -54,7 +56,7 @@ func shouldAllocateNodePorts(service *api.Service) bool {
 		service.Spec.Type == api.ServiceTypeLoadBalancer && ptr.Deref(service.Spec.AllocateLoadBalancerNodePorts, true)
 }
 
-// nodePorts returns the node ports that are set.
+// nodePorts returns the node ports in ports that are set.
 func nodePorts(ports []api.ServicePort) []int32 {
 	var set []int32
 	for _, port := range ports {
@@ -65,7 +67,7 @@ func nodePorts(ports []api.ServicePort) []int32 {
 	return set
 }
 
-// portsOf returns all node ports that a Service holds.
+// portsOf returns all node ports that a Service has.
 func portsOf(service *api.Service) []int32 {
 	if service == nil {
 		return nil
@@ -78,7 +80,7 @@ func portsOf(service *api.Service) []int32 {
 	return slices.Compact(ports)
 }
 
-// allocatePorts allocates the missing node ports of a Service. With an error it has allocated none.
+// allocatePorts allocates the missing node ports of a Service. If it returns an error, it has allocated none.
 func (a *Allocator) allocatePorts(service, previous *api.Service, dryRun bool) error {
 	operation := portallocator.StartOperation(a.ports, dryRun)
 	if err := allocateAllPorts(operation, service, previous); err != nil {
@@ -107,10 +109,11 @@ func allocateAllPorts(operation *portallocator.PortAllocationOperation, service,
 	return nil
 }
 
-// assignNew allocates the node ports of a new Service. Service ports with the same number share one node port across
-// protocols.
+// assignNew allocates the node ports of a new Service. Service ports that have the same number but different protocols
+// share one node port.
 func assignNew(operation *portallocator.PortAllocationOperation, service, _ *api.Service) error {
-	shared := map[int32]int32{} // node port by port
+	// shared maps a port number to its node port.
+	shared := map[int32]int32{}
 	for i := range service.Spec.Ports {
 		port := &service.Spec.Ports[i]
 		if port.NodePort == 0 && !shouldAllocateNodePorts(service) {
@@ -135,7 +138,7 @@ func assignNew(operation *portallocator.PortAllocationOperation, service, _ *api
 	return nil
 }
 
-// requestedNodePort returns the first node port requested for a port number, 0 for none.
+// requestedNodePort returns the first node port that is requested for a port number, or 0 if there is none.
 func requestedNodePort(ports []api.ServicePort, number int32) int32 {
 	for _, port := range ports {
 		if port.Port == number && port.NodePort != 0 {
@@ -145,8 +148,10 @@ func requestedNodePort(ports []api.ServicePort, number int32) int32 {
 	return 0
 }
 
-// allocatePort allocates a node port for one service port: the requested one, or any for 0.
-func allocatePort(operation *portallocator.PortAllocationOperation, service *api.Service, index int, requested int32) error {
+// allocatePort allocates a node port for one Service port: the requested one, or any node port if requested is 0.
+func allocatePort(
+	operation *portallocator.PortAllocationOperation, service *api.Service, index int, requested int32,
+) error {
 	if requested == 0 {
 		next, err := operation.AllocateNext()
 		if err != nil {
@@ -162,13 +167,14 @@ func allocatePort(operation *portallocator.PortAllocationOperation, service *api
 	return nil
 }
 
-// socket is the unit that must be unique in a Service. Its formatted value is part of kube-apiserver's error message.
+// socket is a combination that must be unique in a Service. Its formatted value is part of kube-apiserver's error
+// message.
 type socket struct {
 	Protocol api.Protocol
 	NodePort int32
 }
 
-// assignChanged allocates the node ports that an updated Service did not have.
+// assignChanged allocates the node ports that the previous Service did not have.
 func assignChanged(operation *portallocator.PortAllocationOperation, service, previous *api.Service) error {
 	had, taken := nodePorts(previous.Spec.Ports), []int32{}
 	seen := map[socket]bool{}
@@ -211,7 +217,7 @@ func assignHealthCheck(operation *portallocator.PortAllocationOperation, service
 	return nil
 }
 
-// allocatedPorts returns the node ports that allocatePorts allocated, without duplicates.
+// allocatedPorts returns the node ports that allocatePorts has allocated, without duplicates.
 func allocatedPorts(service, previous *api.Service) []int32 {
 	var had, taken []int32
 	if previous != nil {
@@ -220,7 +226,8 @@ func allocatedPorts(service, previous *api.Service) []int32 {
 	if canHaveNodePorts(service) {
 		taken = slices.DeleteFunc(nodePorts(service.Spec.Ports), func(port int32) bool { return slices.Contains(had, port) })
 	}
-	if apiservice.NeedsHealthCheck(service) && (previous == nil || !apiservice.NeedsHealthCheck(previous)) && service.Spec.HealthCheckNodePort != 0 {
+	if apiservice.NeedsHealthCheck(service) && (previous == nil || !apiservice.NeedsHealthCheck(previous)) &&
+		service.Spec.HealthCheckNodePort != 0 {
 		taken = append(taken, service.Spec.HealthCheckNodePort)
 	}
 	slices.Sort(taken)

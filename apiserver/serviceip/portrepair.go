@@ -17,35 +17,42 @@ import (
 )
 
 const (
-	// leakPatience is the number of consecutive repairs that must find a port without a Service before it is released:
-	// the Service may not be stored yet.
+	// leakPatience is the number of consecutive repairs that must find a port without a Service before it is released,
+	// because the Service may not be stored yet.
 	leakPatience = 3
-	// repairAttempts is the number of attempts of a repair when writes conflict.
+	// repairAttempts is the maximum number of attempts of a repair whose writes conflict.
 	repairAttempts = 5
 )
 
-// PortRepair makes the allocated node ports those of the stored Services, as kube-apiserver's portallocator repair
-// does.
+// PortRepair makes the allocated node ports equal to the node ports of the stored Services, as kube-apiserver's
+// portallocator repair does.
 type PortRepair struct {
 	used      *sharedRange
 	portRange utilnet.PortRange
-	services  func(context.Context) ([]runtime.Object, error) // lists all Services from etcd
-	events    *Events
-	logger    logr.Logger
-	suspects  map[int]int // Invariant: value < leakPatience. Consecutive repairs that found a port without a Service
+	// services lists all Services from etcd.
+	services func(context.Context) ([]runtime.Object, error)
+	events   *Events
+	logger   logr.Logger
+	// suspects has the number of consecutive repairs that have found a port without a Service, by port. Invariant:
+	// values are less than leakPatience.
+	suspects map[int]int
 
 	detected *prometheus.CounterVec
 	failures prometheus.Counter
 }
 
-// NewPortRepair returns the repair of an allocator's ports. services lists all Services from etcd.
-func NewPortRepair(a *Allocator, services func(context.Context) ([]runtime.Object, error), events *Events, logger logr.Logger, registerer prometheus.Registerer) *PortRepair {
+// NewPortRepair returns the repair of an allocator's ports. services must list all Services from etcd.
+func NewPortRepair(
+	a *Allocator, services func(context.Context) ([]runtime.Object, error), events *Events, logger logr.Logger,
+	registerer prometheus.Registerer,
+) *PortRepair {
 	factory := promauto.With(registerer)
 	return &PortRepair{
 		used: a.used, portRange: a.portRange, services: services, events: events, logger: logger,
 		detected: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_nodeport_repair_port_errors_total",
-			Help: "[ALPHA] Number of errors detected on ports by the repair loop broken down by type of error: leak, repair, full, outOfRange, duplicate, unknown",
+			Help: "[ALPHA] Number of errors detected on ports by the repair loop broken down by type of error: leak, repair, " +
+				"full, outOfRange, duplicate, unknown",
 		}, []string{"type"}),
 		failures: factory.NewCounter(prometheus.CounterOpts{
 			Name: "apiserver_nodeport_repair_reconcile_errors_total",
@@ -70,8 +77,8 @@ func (r *PortRepair) Once(ctx context.Context) error {
 }
 
 func (r *PortRepair) attempt(ctx context.Context) error {
-	// Ports are read before Services: a Service stored in between has allocated ports that are not in current, and the
-	// write conflicts.
+	// The ports are read before the Services. If a Service is stored between the two reads, its ports are not in
+	// current, and the write conflicts.
 	current, err := r.used.load(ctx)
 	if err != nil {
 		return err
@@ -92,7 +99,7 @@ func (r *PortRepair) attempt(ctx context.Context) error {
 	return nil
 }
 
-// store replaces the stored ports by the rebuilt ones, unless they have changed since current was read.
+// store replaces the stored ports with the rebuilt ports, unless the stored ports have changed since current was read.
 func (r *PortRepair) store(ctx context.Context, current snapshot, rebuilt *portallocator.PortAllocator) error {
 	var next api.RangeAllocation
 	if err := rebuilt.Snapshot(&next); err != nil {
@@ -105,13 +112,17 @@ func (r *PortRepair) store(ctx context.Context, current snapshot, rebuilt *porta
 	return err
 }
 
-// findings are the result of one repair. They are valid once rebuilt is stored.
+// findings are the results of one repair. They are valid after rebuilt has been stored.
 type findings struct {
-	stored   *portallocator.PortAllocator // allocated ports not yet found in a Service
-	rebuilt  *portallocator.PortAllocator // ports to store
-	issues   []portIssue
-	suspects map[int]int // next value of PortRepair.suspects
-	freed    []int       // leaked ports that are released
+	// stored has the allocated ports that have not been found in a Service.
+	stored *portallocator.PortAllocator
+	// rebuilt has the ports to store.
+	rebuilt *portallocator.PortAllocator
+	issues  []portIssue
+	// suspects is the next value of PortRepair.suspects.
+	suspects map[int]int
+	// freed has the leaked ports that are released.
+	freed []int
 }
 
 // portIssue is a warning about a port of a Service.
@@ -120,7 +131,7 @@ type portIssue struct {
 	kind, reason, note string
 }
 
-// examine compares the allocated ports with those of the Services.
+// examine compares the allocated ports with the ports of the Services.
 func (r *PortRepair) examine(current snapshot, services []runtime.Object) (*findings, error) {
 	stored, err := storedPorts(current, r.portRange)
 	if err != nil {
@@ -138,7 +149,7 @@ func (r *PortRepair) examine(current snapshot, services []runtime.Object) (*find
 	return found, nil
 }
 
-// storedPorts returns the allocated ports. Their range may differ from the current one.
+// storedPorts returns the allocated ports. Their range may differ from the current range.
 func storedPorts(s snapshot, current utilnet.PortRange) (*portallocator.PortAllocator, error) {
 	if s.revision == 0 || s.spec == "" {
 		return portallocator.NewInMemory(current)
@@ -146,20 +157,23 @@ func storedPorts(s snapshot, current utilnet.PortRange) (*portallocator.PortAllo
 	return portallocator.NewFromSnapshot(&api.RangeAllocation{Range: s.spec, Data: s.data})
 }
 
-// claim marks the ports of a Service as allocated and records issues.
+// claim marks the ports of a Service as allocated, and records the issues of these ports.
 func (f *findings) claim(service *api.Service, ports utilnet.PortRange) {
 	for _, port := range collectNodePorts(service) {
 		err := f.rebuilt.Allocate(port)
 		var outside *portallocator.ErrNotInRange
 		switch {
 		case err == nil && f.stored.Has(port):
-			_ = f.stored.Release(port) // in memory; the remaining ports have leaked
+			// This changes only the copy in memory. The remaining ports have leaked.
+			_ = f.stored.Release(port)
 		case err == nil:
 			f.note(service, "repair", "PortNotAllocated", fmt.Sprintf("Port %d is not allocated; repairing", port))
 		case errors.Is(err, portallocator.ErrAllocated):
-			f.note(service, "duplicate", "PortAlreadyAllocated", fmt.Sprintf("Port %d was assigned to multiple services; please recreate service", port))
+			f.note(service, "duplicate", "PortAlreadyAllocated",
+				fmt.Sprintf("Port %d was assigned to multiple services; please recreate service", port))
 		case errors.As(err, &outside):
-			f.note(service, "outOfRange", "PortOutOfRange", fmt.Sprintf("Port %d is not within the port range %v; please recreate service", port, ports))
+			f.note(service, "outOfRange", "PortOutOfRange",
+				fmt.Sprintf("Port %d is not within the port range %v; please recreate service", port, ports))
 		default:
 			f.note(service, "unknown", "UnknownError", fmt.Sprintf("Unable to allocate port %d due to an unknown error", port))
 		}
@@ -170,17 +184,18 @@ func (f *findings) note(service *api.Service, kind, reason, note string) {
 	f.issues = append(f.issues, portIssue{service, kind, reason, note})
 }
 
-// suspect keeps a port without a Service until enough consecutive repairs have found it.
+// suspect keeps a port without a Service allocated until leakPatience consecutive repairs have found it.
 func (f *findings) suspect(port, repairs int) {
 	if repairs == leakPatience {
 		f.freed = append(f.freed, port)
 		return
 	}
 	f.suspects[port] = repairs
-	_ = f.rebuilt.Allocate(port) // fails for ports outside the current range, which are dropped
+	// Allocate fails for ports outside the current range, which are dropped.
+	_ = f.rebuilt.Allocate(port)
 }
 
-// record records the findings as Events, metrics and logs.
+// record reports the findings as Events, metrics and log lines.
 func (r *PortRepair) record(ctx context.Context, found *findings) {
 	for _, issue := range found.issues {
 		r.detected.WithLabelValues(issue.kind).Inc()
@@ -190,7 +205,8 @@ func (r *PortRepair) record(ctx context.Context, found *findings) {
 	}
 	for port, repairs := range found.suspects {
 		if repairs == 1 {
-			r.logger.V(1).Info("An allocated node port belongs to no Service; it will be released unless one appears", "port", port)
+			r.logger.V(1).Info("An allocated node port belongs to no Service; it will be released unless one appears",
+				"port", port)
 		}
 	}
 	for _, port := range found.freed {
@@ -199,8 +215,8 @@ func (r *PortRepair) record(ctx context.Context, found *findings) {
 	}
 }
 
-// collectNodePorts returns the node ports of a Service. A port that the Service uses twice for one protocol is listed
-// twice.
+// collectNodePorts returns the node ports of a Service. A node port that the Service uses twice with the same protocol
+// is returned twice.
 func collectNodePorts(service *api.Service) []int {
 	var ports []int
 	seen := map[socket]bool{}

@@ -17,7 +17,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Ranges are the address ranges of all ServiceCIDRs, kept up to date by Set.
+// Ranges are the address ranges of all ServiceCIDRs. Set keeps them up to date.
 type Ranges struct {
 	mu     sync.RWMutex
 	byName map[string][]serviceRange
@@ -26,18 +26,20 @@ type Ranges struct {
 // serviceRange is one range of a ServiceCIDR.
 type serviceRange struct {
 	addressRange
-	ready bool // new addresses may be allocated
+	// ready is set if new addresses may be allocated from the range.
+	ready bool
 }
 
 // NewRanges returns Ranges without any ServiceCIDR.
 func NewRanges() *Ranges { return &Ranges{byName: map[string][]serviceRange{}} }
 
-// Set stores a ServiceCIDR in internal version; nil marks it as deleted.
+// Set sets the ranges of a ServiceCIDR, given in the internal version; nil means that it has been deleted.
 func (r *Ranges) Set(name string, object runtime.Object) {
 	var ranges []serviceRange
 	if cidr, ok := object.(*networking.ServiceCIDR); ok {
 		for _, text := range cidr.Spec.CIDRs {
-			if prefix, err := netip.ParsePrefix(text); err == nil { // validated by the API
+			// The API has validated the CIDR.
+			if prefix, err := netip.ParsePrefix(text); err == nil {
 				ranges = append(ranges, serviceRange{newAddressRange(prefix), isReady(cidr)})
 			}
 		}
@@ -50,8 +52,8 @@ func (r *Ranges) Set(name string, object runtime.Object) {
 	}
 }
 
-// storedRanges reads the ServiceCIDRs from etcd, which may be ahead of the events. The result is used for one request;
-// later requests use the ranges from events.
+// storedRanges reads the ServiceCIDRs from etcd, because the events that Set receives may lag. The caller uses the
+// result for a single request.
 func storedRanges(ctx context.Context, objects resource.Client) (*Ranges, error) {
 	all, err := objects.List(ctx, resource.Key{GroupResource: cidrs}, resource.ReadOptions{})
 	if err != nil {
@@ -66,15 +68,15 @@ func storedRanges(ctx context.Context, objects resource.Client) (*Ranges, error)
 	return stored, nil
 }
 
-// equal reports whether others has the same ranges. The caller owns others.
+// equal reports whether others has the same ranges. The caller must own others, which is read without its lock.
 func (r *Ranges) equal(others *Ranges) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return maps.EqualFunc(r.byName, others.byName, slices.Equal)
 }
 
-// isReady reports whether addresses of a ServiceCIDR may be allocated. Without a Ready condition they may:
-// kube-controller-manager, which sets it, need not run.
+// isReady reports whether addresses of a ServiceCIDR may be allocated. A ServiceCIDR without the condition Ready is
+// ready, because kube-controller-manager, which sets the condition, need not run.
 func isReady(cidr *networking.ServiceCIDR) bool {
 	if cidr.DeletionTimestamp != nil {
 		return false
@@ -87,8 +89,8 @@ func isReady(cidr *networking.ServiceCIDR) bool {
 	return true
 }
 
-// of returns the ranges of a family in random order, without duplicates. A range of several ServiceCIDRs is ready if
-// one of them is.
+// of returns the ranges of an IP family in random order. A prefix that several ServiceCIDRs contain is returned once;
+// it is ready if it is ready in any of them.
 func (r *Ranges) of(family api.IPFamily) []serviceRange {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -110,7 +112,7 @@ func (r *Ranges) of(family api.IPFamily) []serviceRange {
 	return all
 }
 
-// contains reports whether an address is in a range of any ServiceCIDR, ready or not.
+// contains reports whether an address is in a range of a ServiceCIDR, ready or not.
 func (r *Ranges) contains(address netip.Addr) bool {
 	for _, o := range r.of(familyOfAddress(address)) {
 		if o.contains(address) {

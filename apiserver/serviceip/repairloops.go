@@ -8,16 +8,19 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
+
+	"quorate.dev/panics"
 )
 
 const (
-	// repairInterval is the period of the checks of all Services.
+	// repairInterval is the interval at which all Services are checked.
 	repairInterval = 3 * time.Minute
-	// repairRetry is the delay after a failed first check. It is short because the replica is not ready before.
+	// repairRetry is the delay after a failed first check. It is short, because the replica becomes ready only after
+	// the first check.
 	repairRetry = time.Second
 )
 
-// RepairLoops runs both repairs of Services.
+// RepairLoops runs the repairs of addresses and of node ports.
 type RepairLoops struct {
 	Addresses *AddressRepair
 	Ports     *PortRepair
@@ -25,8 +28,8 @@ type RepairLoops struct {
 	Logger    logr.Logger
 }
 
-// Run checks the addresses and ports of all Services until ctx ends, and calls done when both checks have succeeded
-// once. Everything that Addresses follows must be known before.
+// Run checks the addresses and ports of all Services until ctx ends. It calls done when both checks have succeeded
+// once. Addresses must know all objects before Run is called.
 func (l *RepairLoops) Run(ctx context.Context, done func()) error {
 	var pending atomic.Int32
 	pending.Store(2)
@@ -41,21 +44,25 @@ func (l *RepairLoops) Run(ctx context.Context, done func()) error {
 			return err
 		}
 		repaired()
-		l.Addresses.Run(ctx, repairInterval)
-		return nil
+		return panics.Catch(func() error {
+			l.Addresses.Run(ctx, repairInterval)
+			return nil
+		})
 	})
 	loops.Go(func() error {
 		if err := l.succeed(ctx, l.Ports.Once); err != nil {
 			return err
 		}
 		repaired()
-		l.repeatPorts(ctx)
-		return nil
+		return panics.Catch(func() error {
+			l.repeatPorts(ctx)
+			return nil
+		})
 	})
 	return loops.Wait()
 }
 
-// succeed retries a check until it succeeds once or ctx ends.
+// succeed runs a check until it succeeds once or ctx ends.
 func (l *RepairLoops) succeed(ctx context.Context, check func(context.Context) error) error {
 	for {
 		err := check(ctx)

@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	// nodePortsPath is kube-apiserver's key of the allocated node ports, a RangeAllocation.
+	// nodePortsPath is kube-apiserver's key of the allocated node ports, which are a RangeAllocation.
 	nodePortsPath = "ranges/servicenodeports"
-	// changeTimeout bounds the write of one batch.
+	// changeTimeout bounds the write of one batch of changes.
 	changeTimeout = 10 * time.Second
 )
 
@@ -37,13 +37,15 @@ var (
 func newRangeCodec(mediaType string) resource.Codec {
 	internal := schema.GroupVersion{Version: runtime.APIVersionInternal}
 	kind := corev1.SchemeGroupVersion.WithKind("RangeAllocation")
-	return codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal).StoredAs(mediaType)
+	return codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion,
+		internal).StoredAs(mediaType)
 }
 
-// change is one operation on a range.
+// change is one operation on a range, and its result.
 type change struct {
 	kind changeKind
-	item int // the result of allocateNext
+	// item is the argument of allocate and release, and the result of allocateNext.
+	item int
 	err  error
 	done chan struct{}
 }
@@ -72,27 +74,33 @@ func (c *change) apply(items *allocator.AllocationBitmap) {
 	}
 }
 
-// sharedRange is a bitmap of allocated items shared by all API servers on one etcd, kube-apiserver included. Concurrent
-// changes are batched into one compare-and-swap.
+// sharedRange is a bitmap of allocated items that all API servers on one etcd share, including kube-apiserver.
+// Concurrent changes are batched into one compare-and-swap.
 type sharedRange struct {
-	store  *storage.Store
-	path   string
-	codec  resource.Codec
-	spec   string // RangeAllocation.range
-	size   int
-	offset int // AllocateNext returns lower items only when all others are allocated
+	store *storage.Store
+	path  string
+	codec resource.Codec
+	// spec is the value of RangeAllocation.range.
+	spec string
+	size int
+	// offset is the number of items that AllocateNext returns only when all other items are allocated.
+	offset int
 
-	mu        sync.Mutex // guards the fields below; not held during requests
-	waiting   []*change
-	running   bool     // Invariant: a goroutine runs run if and only if this is set; waiting is empty otherwise
-	lastKnown snapshot // last state read or written
+	// mu guards the fields below. It is not held during requests.
+	mu      sync.Mutex
+	waiting []*change
+	// running is set while a goroutine executes run. Invariant: waiting is empty while running is not set.
+	running bool
+	// lastKnown is the state that was last read or written.
+	lastKnown snapshot
 }
 
 // snapshot is a stored state of the bitmap.
 type snapshot struct {
-	spec     string
-	data     []byte
-	revision int64 // 0: not stored or unknown
+	spec string
+	data []byte
+	// revision is 0 if the state is not stored or not known.
+	revision int64
 }
 
 var _ allocator.Interface = &sharedRange{}
@@ -118,20 +126,20 @@ func (r *sharedRange) AllocateNext() (int, bool, error) {
 // Release implements allocator.Interface.
 func (r *sharedRange) Release(item int) error { return r.do(release, item).err }
 
-// ForEach implements allocator.Interface on the last known state.
+// ForEach implements allocator.Interface with the last known state.
 func (r *sharedRange) ForEach(visit func(int)) {
 	if items, err := r.items(r.last()); err == nil {
 		items.ForEach(visit)
 	}
 }
 
-// Has implements allocator.Interface on the last known state.
+// Has implements allocator.Interface with the last known state.
 func (r *sharedRange) Has(item int) bool {
 	items, err := r.items(r.last())
 	return err == nil && items.Has(item)
 }
 
-// Free implements allocator.Interface on the last known state.
+// Free implements allocator.Interface with the last known state.
 func (r *sharedRange) Free() int {
 	items, err := r.items(r.last())
 	if err != nil {
@@ -149,7 +157,7 @@ func (r *sharedRange) last() snapshot {
 	return r.lastKnown
 }
 
-// do applies a change in the next batch and waits for the result.
+// do applies a change as part of the next batch and waits for its result.
 func (r *sharedRange) do(kind changeKind, item int) *change {
 	c := &change{kind: kind, item: item, done: make(chan struct{})}
 	r.mu.Lock()
@@ -163,7 +171,7 @@ func (r *sharedRange) do(kind changeKind, item int) *change {
 	return c
 }
 
-// run writes batches until no change waits.
+// run writes batches until no change is waiting.
 func (r *sharedRange) run() {
 	for batch := r.next(); batch != nil; batch = r.next() {
 		ctx, cancel := context.WithTimeout(context.Background(), changeTimeout)
@@ -187,8 +195,8 @@ func (r *sharedRange) next() []*change {
 	return batch
 }
 
-// write applies a batch to the last known state and stores the result, and retries on conflicts. If the batch changes
-// nothing, it is evaluated again on a fresh read, so that no rejection is based on stale state.
+// write applies a batch to the last known state, stores the result, and retries after conflicts. A batch that changes
+// nothing is applied again to the state read from etcd, so that no change is rejected because of stale state.
 func (r *sharedRange) write(ctx context.Context, batch []*change) error {
 	current, fresh := r.last(), false
 	for {
@@ -224,7 +232,7 @@ func (r *sharedRange) write(ctx context.Context, batch []*change) error {
 	}
 }
 
-// applied returns the state after a batch.
+// applied returns the state after a batch of changes.
 func (r *sharedRange) applied(batch []*change, current snapshot) (snapshot, error) {
 	items, err := r.items(current)
 	if err != nil {
@@ -237,7 +245,7 @@ func (r *sharedRange) applied(batch []*change, current snapshot) (snapshot, erro
 	return current, nil
 }
 
-// items returns a copy of the bitmap of a state.
+// items returns a copy of the bitmap in a state.
 func (r *sharedRange) items(s snapshot) (*allocator.AllocationBitmap, error) {
 	items := allocator.NewAllocationMapWithOffset(r.size, r.spec, r.offset)
 	if s.revision == 0 {
@@ -258,7 +266,7 @@ func (r *sharedRange) load(ctx context.Context) (snapshot, error) {
 	return r.decode(ctx, value)
 }
 
-// decode decodes a stored value and remembers it.
+// decode decodes a stored value and sets the last known state.
 func (r *sharedRange) decode(ctx context.Context, value storage.Value) (snapshot, error) {
 	seen := snapshot{revision: value.Revision}
 	if value.Revision != 0 {
@@ -279,8 +287,8 @@ func (r *sharedRange) remember(s snapshot) {
 	r.lastKnown = s
 }
 
-// replace stores a state if the stored revision is the given one, 0 for none. Otherwise it returns the stored state and
-// a *storage.ConflictError.
+// replace stores a state if the stored revision is the given revision; 0 means that nothing is stored. Otherwise it
+// returns the stored state and a *storage.ConflictError.
 func (r *sharedRange) replace(ctx context.Context, revision int64, next snapshot) (snapshot, error) {
 	data, err := r.codec.Store(ctx, &api.RangeAllocation{Range: next.spec, Data: next.data})
 	if err != nil {
@@ -296,7 +304,8 @@ func (r *sharedRange) replace(ctx context.Context, revision int64, next snapshot
 		return current, err
 	}
 	if err != nil {
-		r.remember(snapshot{}) // unknown: the write may have succeeded
+		// The state is unknown, because the write may have succeeded.
+		r.remember(snapshot{})
 		return snapshot{}, err
 	}
 	r.remember(next)

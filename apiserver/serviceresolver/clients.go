@@ -1,46 +1,43 @@
 package serviceresolver
 
 import (
-	"errors"
-	"fmt"
-	"io"
+	"context"
 	"net/http"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
+
+	"quorate.dev/apiserver/transport"
 )
 
-// The Service of this server, as webhooks name it.
+// These are the names of this server's Service in webhook configurations.
 const (
 	kubernetesService  = "kubernetes"
 	kubernetesPort     = 443
 	kubernetesHostPort = "kubernetes.default.svc:443"
 )
 
-// Clients configure the clients of webhooks.
+// Clients configures the clients of webhooks.
 type Clients struct {
 	// Local sends requests to this server without a connection, as a privileged user. If it is nil, the Service of this
-	// server is called like any other.
+	// server is called like any other Service.
 	Local http.RoundTripper
-	// ControlPlane connects to webhooks with URLs, Cluster to those behind Services; nil: directly.
+	// ControlPlane connects to webhooks with URLs, Cluster to webhooks behind Services; nil connects directly.
 	ControlPlane, Cluster utilnet.DialFunc
-	// Trace wraps the transports to trace requests; nil: not traced.
+	// Trace wraps transports to trace their requests; nil disables tracing.
 	Trace func(http.RoundTripper) http.RoundTripper
-	// MaxResponse is the limit of the bytes of a response. client-go has none.
+	// MaxResponse is the limit of the bytes of a response. A review may contain a Secret, so that redirects are errors.
 	MaxResponse int64
 }
 
-// Clients refuse redirects, which kube-apiserver's follow: a review may contain a Secret, and its receiver is the one that
-// the configuration names.
-var errRedirect = errors.New("the webhook redirects, and redirects are not followed")
-
-// Wrap implements webhook.AuthenticationInfoResolverWrapper. A webhook that names the Service default/kubernetes is called
-// through Local, whatever the kubeconfig says: kube-apiserver uses its loopback client, so that aggregated API servers
-// can serve webhooks.
+// Wrap implements webhook.AuthenticationInfoResolverWrapper. A webhook whose Service is default/kubernetes is called
+// through Local, regardless of the kubeconfig for webhooks. kube-apiserver uses its loopback client in this case, so
+// that aggregated API servers can serve webhooks.
 func (c Clients) Wrap(delegate webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
-	// A Transport would be refused together with a caBundle, which a wrapped transport ignores.
+	// client-go rejects a Transport together with a caBundle; a wrapped transport ignores the caBundle.
 	local := &rest.Config{WrapTransport: func(http.RoundTripper) http.RoundTripper { return c.limit(c.Local) }}
 	return &webhook.AuthenticationInfoResolverDelegator{
 		ClientConfigForFunc: func(hostPort string) (*rest.Config, error) {
@@ -75,51 +72,35 @@ func (c Clients) configured(config *rest.Config, dial utilnet.DialFunc, err erro
 	return config, nil
 }
 
-func (c Clients) limit(transport http.RoundTripper) http.RoundTripper {
-	return limited{transport, c.MaxResponse}
+func (c Clients) limit(next http.RoundTripper) http.RoundTripper {
+	return punctual{transport.Limit(next, c.MaxResponse)}
 }
 
-// limited is a transport whose responses fail when they are longer than max, or are redirects.
-type limited struct {
-	http.RoundTripper
-	max int64
-}
+// punctual is a transport that sends no request after the deadline of its context, and delays errors after the deadline
+// until the context has ended. A connection may time out a moment before the context ends: without the delay,
+// upstream's dispatcher would regard the error as a failure of the webhook, and call the next webhook.
+type punctual struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
-	response, err := l.RoundTripper.RoundTrip(r)
-	if err != nil {
+func (p punctual) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := awaitEnd(r.Context()); err != nil {
 		return nil, err
 	}
-	if response.StatusCode/100 == 3 && response.Header.Get("Location") != "" {
-		response.Body.Close()
-		return nil, errRedirect
+	response, err := p.RoundTripper.RoundTrip(r)
+	if err != nil {
+		_ = awaitEnd(r.Context())
 	}
-	response.Body = &limitedBody{ReadCloser: response.Body, left: l.max, err: fmt.Errorf("%w of %d bytes", errTooLarge, l.max)}
-	return response, nil
+	return response, err
 }
 
-// WrappedRoundTripper lets client-go find the transport.
-func (l limited) WrappedRoundTripper() http.RoundTripper { return l.RoundTripper }
+// WrappedRoundTripper returns the wrapped transport, as client-go's net.RoundTripperWrapper requires.
+func (p punctual) WrappedRoundTripper() http.RoundTripper { return p.RoundTripper }
 
-var errTooLarge = errors.New("the response exceeds the limit")
-
-type limitedBody struct {
-	io.ReadCloser
-	left int64
-	err  error
-}
-
-// Read implements io.Reader.
-func (b *limitedBody) Read(p []byte) (int, error) {
-	if int64(len(p)) > b.left+1 {
-		p = p[:b.left+1]
+// awaitEnd returns the error of a context. If the deadline of the context has passed, it first waits until the context
+// has ended.
+func awaitEnd(ctx context.Context) error {
+	if at, ok := ctx.Deadline(); ok && !time.Now().Before(at) {
+		<-ctx.Done()
 	}
-	n, err := b.ReadCloser.Read(p)
-	if int64(n) > b.left {
-		n, b.left = int(b.left), 0
-		return n, b.err
-	}
-	b.left -= int64(n)
-	return n, err
+	return ctx.Err()
 }

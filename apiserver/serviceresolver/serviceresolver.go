@@ -1,5 +1,5 @@
-// Package serviceresolver finds where a Service is that an admission webhook, a conversion webhook or an APIService names,
-// and configures the clients of webhooks.
+// Package serviceresolver resolves the Service that an admission webhook, a conversion webhook or an APIService names
+// to an address, and configures the clients of webhooks.
 package serviceresolver
 
 import (
@@ -12,8 +12,8 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 )
 
-// New returns a resolver that answers with the cluster IP of a Service or, with endpoints set
-// (--enable-aggregator-routing), with the address of one of its ready endpoints.
+// New returns a resolver for Services. It resolves a Service to its cluster IP or, if endpoints is set
+// (--enable-aggregator-routing), to a random ready endpoint.
 func New(factory informers.SharedInformerFactory, endpoints bool) (webhook.ServiceResolver, error) {
 	services := factory.Core().V1().Services().Lister()
 	if !endpoints {

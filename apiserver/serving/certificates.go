@@ -16,14 +16,14 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// certificates are the server's certificates: one per SNI name, and the default.
+// certificates are the server's certificates: the default certificate and the certificates of --tls-sni-cert-key.
 type certificates struct {
 	standard *keyPair
 	byName   []*keyPair
 }
 
-// loadCertificates reads the certificates. If --tls-cert-file is not set and --cert-dir has none, it creates a
-// self-signed default.
+// loadCertificates reads the certificates. If --tls-cert-file is empty and --cert-dir has no certificate, it creates a
+// self-signed certificate there.
 func loadCertificates(options Options) (*certificates, error) {
 	serving := options.Config
 	certFile, keyFile := serving.CertFile, serving.KeyFile
@@ -50,7 +50,7 @@ func loadCertificates(options Options) (*certificates, error) {
 	return c, nil
 }
 
-// parseSNI parses "cert,key" or "cert,key:name,...".
+// parseSNI parses a value of --tls-sni-cert-key: "cert,key" or "cert,key:name,...".
 func parseSNI(value string) (*keyPair, error) {
 	files, names, _ := strings.Cut(value, ":")
 	certFile, keyFile, ok := strings.Cut(files, ",")
@@ -84,17 +84,20 @@ func (c *certificates) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, err
 	return c.standard.current.Load(), nil
 }
 
-// keyPair is a certificate and its key in files that may be replaced.
+// keyPair is a certificate and its key, in files that may be replaced.
 type keyPair struct {
 	certFile, keyFile string
-	names             []string // "*.example.com" matches one label; empty: the names in the certificate
-	current           atomic.Pointer[tls.Certificate]
+	// names are lower-case host names; "*.example.com" matches one label. If names is empty, the names in the
+	// certificate apply.
+	names   []string
+	current atomic.Pointer[tls.Certificate]
 }
 
 // Files implements Reloadable.
 func (k *keyPair) Files() []string { return []string{k.certFile, k.keyFile} }
 
-// Reload implements Reloadable. On an error, such as a new certificate with an old key, the current pair stays in use.
+// Reload implements Reloadable. The current pair remains in use after an error, for example if only the certificate has
+// been replaced and does not match the key.
 func (k *keyPair) Reload() error {
 	pair, err := tls.LoadX509KeyPair(k.certFile, k.keyFile)
 	if err != nil {
@@ -116,7 +119,7 @@ func (k *keyPair) isFor(name string, certificate *tls.Certificate) bool {
 	return slices.Contains(k.names, "*."+parent)
 }
 
-// tlsConfigOf returns the TLS settings, except those for client certificates.
+// tlsConfigOf returns the TLS settings without the settings for client certificates.
 func tlsConfigOf(serving config.Serving, c *certificates) (*tls.Config, error) {
 	settings := &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
@@ -144,7 +147,7 @@ func tlsConfigOf(serving config.Serving, c *certificates) (*tls.Config, error) {
 	return settings, nil
 }
 
-// makeIfMissing writes a self-signed certificate and its key, unless both files exist.
+// makeIfMissing writes a self-signed certificate and its key unless both files exist.
 func makeIfMissing(certFile, keyFile string, hosts []string, now time.Time) error {
 	_, certErr := os.Stat(certFile)
 	_, keyErr := os.Stat(keyFile)

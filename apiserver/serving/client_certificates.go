@@ -9,9 +9,9 @@ import (
 	"quorate.dev/apiserver/authentication"
 )
 
-// requestCertificates makes the handshake request a client certificate and name the authorities, so that a client with
-// several certificates sends one that can be verified. Authentication verifies it, not TLS, so that a client with an
-// invalid certificate can still use its other credentials.
+// requestCertificates makes the handshake request a client certificate and name the accepted authorities, so that a
+// client with several certificates sends one that can be verified. Authentication verifies the certificate, not TLS, so
+// that a client with an invalid certificate can still use its other credentials.
 func requestCertificates(settings *tls.Config, authorities []*authentication.Authority) {
 	if len(authorities) == 0 {
 		return
@@ -21,14 +21,14 @@ func requestCertificates(settings *tls.Config, authorities []*authentication.Aut
 	settings.GetConfigForClient = h.config
 }
 
-// handshakes returns the TLS settings of new connections, with the current authorities.
+// handshakes provides the TLS settings of new connections, which contain the current authorities.
 type handshakes struct {
 	settings    *tls.Config
 	authorities []*authentication.Authority
 	current     atomic.Pointer[authoritySettings]
 }
 
-// authoritySettings is a tls.Config that names certificates. Both are immutable.
+// authoritySettings is a tls.Config and the authorities in it. Neither changes.
 type authoritySettings struct {
 	certificates []*x509.Certificate
 	config       *tls.Config

@@ -17,17 +17,17 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// maxExamined is the number of connections that are examined to find one that can be closed.
+// maxExamined is the maximum number of connections that are examined to find one that can be closed.
 const maxExamined = 1024
 
-// capacityLogInterval is the minimum time between messages about closed connections.
+// capacityLogInterval is the minimum time between two log lines about closed connections.
 const capacityLogInterval = time.Minute
 
-// connections is a listener that tracks its open connections and keeps them within a capacity. When it is full, it closes
-// the connection that is worth least, which can be the new one.
+// connections is a listener that tracks its open connections and keeps their number within a capacity. When the
+// capacity is reached, it closes an open connection of low rank or, if there is none, the new connection.
 //
 // net/http does not track hijacked connections, such as exec streams; end closes them too, so that their clients notice
-// immediately.
+// the end of the server immediately.
 type connections struct {
 	net.Listener
 	capacity capacity
@@ -35,25 +35,31 @@ type connections struct {
 	evicted  prometheus.Counter
 	refused  prometheus.Counter
 
-	mu       sync.Mutex
-	open     map[*connection]struct{} // nil after end
-	bySource map[netip.Addr]int       // open connections; no entry is 0
+	mu sync.Mutex
+	// open is nil after end.
+	open map[*connection]struct{}
+	// bySource counts the open connections of each source. Invariant: no entry is 0.
+	bySource map[netip.Addr]int
 	accepted uint64
 	logged   time.Time
 }
 
-func newConnections(listener net.Listener, capacity capacity, logger logr.Logger, registerer prometheus.Registerer) *connections {
+func newConnections(
+	listener net.Listener, capacity capacity, logger logr.Logger, registerer prometheus.Registerer,
+) *connections {
 	closed := promauto.With(registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "quorate_connections_closed_total",
-		Help: "[ALPHA] Number of connections closed because too many were open, by reason: refused when they were accepted, or evicted for others.",
+		Help: "[ALPHA] Number of connections closed because too many were open, by reason: refused when they were " +
+			"accepted, or evicted for others.",
 	}, []string{"reason"})
 	promauto.With(registerer).NewGauge(prometheus.GaugeOpts{
 		Name: "quorate_connections_limit",
 		Help: "[ALPHA] Number of connections that may be open, derived from the limit of file descriptors; 0: no limit.",
 	}).Set(float64(capacity.connections))
 	return &connections{
-		Listener: listener, capacity: capacity, logger: logger, open: map[*connection]struct{}{}, bySource: map[netip.Addr]int{},
-		evicted: closed.WithLabelValues("evicted"), refused: closed.WithLabelValues("refused"),
+		Listener: listener, capacity: capacity, logger: logger, open: map[*connection]struct{}{},
+		bySource: map[netip.Addr]int{}, evicted: closed.WithLabelValues("evicted"),
+		refused: closed.WithLabelValues("refused"),
 	}
 }
 
@@ -69,7 +75,8 @@ func (c *connections) Accept() (net.Conn, error) {
 		accepted.idle.Store(true)
 		closing, err := c.admit(accepted, descriptorOf(conn))
 		if closing != nil {
-			_ = closing.Close() // fails if the peer has closed it already
+			// Close fails if the peer has already closed the connection.
+			_ = closing.Close()
 		}
 		if err != nil {
 			return nil, err
@@ -80,7 +87,8 @@ func (c *connections) Accept() (net.Conn, error) {
 	}
 }
 
-// admit adds a connection. It returns a connection that must be closed to stay within the capacity, or nil.
+// admit adds a connection. It returns the connection that must be closed to stay within the capacity, possibly accepted
+// itself, or nil.
 func (c *connections) admit(accepted *connection, descriptor int) (closing *connection, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,13 +112,14 @@ func (c *connections) admit(accepted *connection, descriptor int) (closing *conn
 	return closing, nil
 }
 
-// leastUseful returns the connection that is closed for one more connection from a source, nil if there is none.
+// leastUseful returns the connection to close for a new connection from source, or nil if no connection may be closed.
 func (c *connections) leastUseful(source netip.Addr) (found *connection) {
 	fromSource := c.bySource[source]
 	full := fromSource >= c.capacity.perSource
 	var best candidate
 	examined := 0
-	for one := range c.open { // in random order
+	// The iteration order is random.
+	for one := range c.open {
 		if examined++; examined > maxExamined {
 			break
 		}
@@ -125,34 +134,36 @@ func (c *connections) leastUseful(source netip.Addr) (found *connection) {
 	return found
 }
 
-// log reports a full capacity, not more than once in a while.
+// log logs that the capacity has been reached, at most once per capacityLogInterval.
 func (c *connections) log(source netip.Addr) {
 	if now := time.Now(); now.Sub(c.logged) >= capacityLogInterval {
 		c.logged = now
-		c.logger.Info("Closing connections because too many are open; raise the limit of file descriptors if they are legitimate",
+		c.logger.Info("Closing connections because too many are open; raise the limit of file descriptors if they are "+
+			"legitimate",
 			"open", len(c.open), "limit", c.capacity.connections, "source", source, "fromSource", c.bySource[source])
 	}
 }
 
-// end closes all connections, and those accepted later.
+// end closes all connections, including connections that are accepted later.
 func (c *connections) end() {
 	c.mu.Lock()
 	open := c.open
 	c.open = nil
 	c.mu.Unlock()
 	for accepted := range open {
-		_ = accepted.Conn.Close() // fails if the peer has closed it already
+		// Close fails if the peer has already closed the connection.
+		_ = accepted.Conn.Close()
 	}
 }
 
-// changed is for http.Server.ConnState.
+// changed tracks the state of a connection; it is the http.Server's ConnState.
 func (c *connections) changed(conn net.Conn, state http.ConnState) {
 	if tracked := trackedOf(conn); tracked != nil {
 		tracked.idle.Store(state == http.StateIdle || state == http.StateNew)
 	}
 }
 
-// trackedOf returns the connection below TLS, nil if it is not tracked.
+// trackedOf returns the tracked connection below TLS, or nil if conn is not tracked.
 func trackedOf(conn net.Conn) *connection {
 	if secure, ok := conn.(*tls.Conn); ok {
 		conn = secure.NetConn()
@@ -161,13 +172,14 @@ func trackedOf(conn net.Conn) *connection {
 	return tracked
 }
 
-// connection removes itself from all.open when it is closed.
+// connection is an open connection that connections tracks until it is closed.
 type connection struct {
 	net.Conn
-	all     *connections
-	source  netip.Addr
-	number  uint64
-	idle    atomic.Bool // no request is running
+	all    *connections
+	source netip.Addr
+	number uint64
+	// idle is set while no request is running on the connection.
+	idle    atomic.Bool
 	request request.Connection
 }
 
@@ -184,7 +196,8 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// sourceOf returns what counts as one source: an IPv4 address, or an IPv6 network of the size that one client has.
+// sourceOf returns the source of a connection: an IPv4 address, or the /64 network of an IPv6 address, which one client
+// usually controls.
 func sourceOf(address net.Addr) netip.Addr {
 	const clientNetwork = 64
 	parsed, err := netip.ParseAddrPort(address.String())
@@ -200,7 +213,7 @@ func sourceOf(address net.Addr) netip.Addr {
 	return source
 }
 
-// descriptorOf returns the file descriptor of a connection, or -1.
+// descriptorOf returns the file descriptor of a connection, or -1 if it has none.
 func descriptorOf(conn net.Conn) (descriptor int) {
 	descriptor = -1
 	socket, ok := conn.(syscall.Conn)

@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// longestFlag is the maximum length in bytes of a flag's new value.
+// longestFlag is the maximum length in bytes of the new value of a flag.
 const longestFlag = 1 << 10
 
-// DebugFlags serves /debug/flags, the list of flags that can be changed while the process runs.
+// DebugFlags serves /debug/flags, the list of flags that can be changed at run time.
 func DebugFlags() http.Handler { return debugFlags{} }
 
 type debugFlags struct{}
@@ -35,12 +35,12 @@ full flags configurable<br>
 `)
 }
 
-// Verbosity is a logger whose verbosity can be changed.
+// Verbosity is implemented by a logger whose verbosity can be changed.
 type Verbosity interface {
 	SetVerbosity(level uint32)
 }
 
-// VerbosityFlag serves /debug/flags/v; PUT changes the verbosity.
+// VerbosityFlag serves /debug/flags/v, where PUT changes the verbosity.
 func VerbosityFlag(verbosity Verbosity) http.Handler { return verbosityFlag{verbosity} }
 
 type verbosityFlag struct{ verbosity Verbosity }

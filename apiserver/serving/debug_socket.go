@@ -10,8 +10,8 @@ import (
 	"os"
 )
 
-// ServeSocket serves handler at a Unix socket, without authentication and authorization, until ctx ends. It replaces a
-// socket that a former process has left behind.
+// ServeSocket serves handler on a Unix socket, without authentication and authorization, until ctx ends. It removes a
+// socket that a former process has left at the path.
 func ServeSocket(ctx context.Context, path string, handler http.Handler) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the former debug socket: %w", err)
@@ -29,7 +29,7 @@ func ServeSocket(ctx context.Context, path string, handler http.Handler) error {
 	return nil
 }
 
-// DebugMux returns the handler of a debug socket: profiles and flags that can be changed.
+// DebugMux returns the handler of a debug socket, which serves profiles and the flags that can be changed.
 func DebugMux(verbosity Verbosity) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/debug/pprof", Profiling())

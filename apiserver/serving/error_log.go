@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// errorLog receives the log lines of net/http. Failed handshakes are counted and logged only at V(5), because probes
+// errorLog receives the log lines of net/http. It counts failed handshakes and logs them only at V(5), because probes
 // and port scanners cause them constantly.
 type errorLog struct {
 	logger     logr.Logger
@@ -23,7 +23,7 @@ func newErrorLog(logger logr.Logger, registerer prometheus.Registerer) *errorLog
 	})}
 }
 
-// Write implements io.Writer for log.Logger, which passes one line per call.
+// Write implements io.Writer for log.Logger, which passes one line in each call.
 func (l *errorLog) Write(line []byte) (int, error) {
 	message := string(bytes.TrimSpace(line))
 	if bytes.Contains(line, []byte("TLS handshake error")) {

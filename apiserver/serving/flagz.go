@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Flagz serves /flagz, the flags of this process. The caller must not pass secrets.
+// Flagz serves /flagz, the flags of this process. The caller must not pass flags that contain secrets.
 func Flagz(flags map[string]string) http.Handler { return pageHandler{flagz(flags)} }
 
 type flagz map[string]string
@@ -28,7 +28,7 @@ func (f flagz) object(header pageHeader) runtime.Object {
 	return &flagzObject{pageHeader: header, Flags: f}
 }
 
-// flagzObject is the page as an object of group config.k8s.io.
+// flagzObject is the page as an object of the group config.k8s.io.
 type flagzObject struct {
 	pageHeader `json:",inline"`
 	Flags      map[string]string `json:"flags,omitempty"`

@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Endpoint is a set of health endpoints, combined with |.
+// Endpoint is a set of health endpoints, which | combines.
 type Endpoint int
 
 const (
@@ -28,17 +28,19 @@ const (
 
 // Check is a named health check.
 type Check struct {
-	Name  string // may contain slashes
-	Group string // a name in ?exclude= that excludes all checks of the group; usually empty
+	// Name identifies the check in the response and in its path. It may contain slashes.
+	Name string
+	// Group is a name that excludes all checks of the group when it is in the parameter exclude. It is usually empty.
+	Group string
 	Run   func(context.Context) error
-	// StartUp checks do not fail /livez during the grace period after start.
+	// StartUp is set for checks that do not fail /livez during the grace period after the start.
 	StartUp bool
-	// Advisory checks do not fail the endpoint. They are reported only while they fail, with their error, which every
-	// client that may read the endpoint can see.
+	// Advisory is set for checks that do not fail the endpoint. They are reported only while they fail, together with
+	// their error, which every client that may read the endpoint can read.
 	Advisory bool
 }
 
-// Health serves /healthz, /livez and /readyz, and the individual checks below them.
+// Health serves /healthz, /livez and /readyz, and each check at its own path below these.
 type Health struct {
 	clock   clock.PassiveClock
 	logger  logr.Logger
@@ -57,26 +59,28 @@ type registeredCheck struct {
 	at Endpoint
 }
 
-// NewHealth returns a Health with the checks ping and, on /readyz, shutdown. grace is how long StartUp checks may fail
-// before /livez does.
+// NewHealth returns a Health with the check ping and, on /readyz, the check shutdown. grace is the time after the start
+// in which StartUp checks do not fail /livez.
 func NewHealth(grace time.Duration, c clock.PassiveClock, logger logr.Logger) *Health {
 	h := &Health{
 		clock: c, logger: logger, started: c.Now(), grace: grace,
-		results: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubernetes_healthcheck", Help: "[STABLE] This metric records the result of a single healthcheck."}, []string{"name", "type"}),
-		counts:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubernetes_healthchecks_total", Help: "[STABLE] This metric records the results of all healthcheck."}, []string{"name", "type", "status"}),
+		results: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubernetes_healthcheck", Help: "[STABLE] This metric " +
+			"records the result of a single healthcheck."}, []string{"name", "type"}),
+		counts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubernetes_healthchecks_total",
+			Help: "[STABLE] This metric records the results of all healthcheck."}, []string{"name", "type", "status"}),
 	}
 	h.Add(AllEndpoints, Check{Name: "ping", Run: func(context.Context) error { return nil }})
 	return h
 }
 
-// Add adds a check to endpoints. Checks run in the order in which they were added.
+// Add adds a check to the endpoints. Checks run in the order in which they are added.
 func (h *Health) Add(at Endpoint, check Check) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.checks = append(h.checks, registeredCheck{Check: check, at: at})
 }
 
-// ShutDown makes /readyz fail permanently.
+// ShutDown makes the check shutdown fail, and thereby /readyz.
 func (h *Health) ShutDown() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,7 +145,8 @@ func (h *Health) checksOf(endpoint string) []Check {
 			checks = append(checks, check.Check)
 		}
 	}
-	if at == Readyz { // last, as in kube-apiserver
+	// kube-apiserver also runs the check shutdown last.
+	if at == Readyz {
 		checks = append(checks, Check{Name: "shutdown", Run: h.checkShutdown})
 	}
 	return checks
@@ -160,8 +165,8 @@ func (h *Health) serveOne(w http.ResponseWriter, r *http.Request, endpoint, name
 	_, _ = fmt.Fprint(w, "ok")
 }
 
-// serveAll runs the checks that are not excluded. Errors are only logged, because anonymous clients may read the
-// response.
+// serveAll runs the checks that are not excluded. Their errors are only logged, because anonymous clients may read the
+// response; the errors of advisory checks are part of the response.
 func (h *Health) serveAll(w http.ResponseWriter, r *http.Request, endpoint string, checks []Check) {
 	excluded := exclusionsOf(r)
 	var report strings.Builder
@@ -205,7 +210,7 @@ func (h *Health) serveAll(w http.ResponseWriter, r *http.Request, endpoint strin
 	_, _ = fmt.Fprintf(w, "%s%s check passed\n", report.String(), endpoint)
 }
 
-// run runs one check and records its result in the metrics.
+// run runs one check and records the result in the metrics.
 func (h *Health) run(ctx context.Context, endpoint string, check Check) error {
 	err := check.Run(ctx)
 	if err != nil && endpoint == "livez" && check.StartUp && h.clock.Since(h.started) < h.grace {
@@ -220,7 +225,7 @@ func (h *Health) run(ctx context.Context, endpoint string, check Check) error {
 	return err
 }
 
-// exclusions maps each name in ?exclude= to whether a check or group has it.
+// exclusions has the names in the parameter exclude; the value is set when a check or group has the name.
 type exclusions map[string]bool
 
 func exclusionsOf(r *http.Request) exclusions {
@@ -239,7 +244,7 @@ func (e exclusions) takes(name string) bool {
 	return true
 }
 
-// unknown returns the names that no check or group has, quoted and sorted.
+// unknown returns the names that no check or group has, quoted, sorted and separated by commas.
 func (e exclusions) unknown() string {
 	var names []string
 	for name, known := range e {

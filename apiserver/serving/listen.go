@@ -13,7 +13,7 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// listen opens the port of --bind-address and --secure-port.
+// listen listens on --bind-address and --secure-port.
 func listen(options config.Serving) (net.Listener, error) {
 	listening := net.ListenConfig{KeepAlive: 3 * time.Minute}
 	if options.PermitPortSharing || options.PermitAddressSharing {
@@ -29,7 +29,7 @@ func listen(options config.Serving) (net.Listener, error) {
 	return listener, nil
 }
 
-// share sets SO_REUSEPORT, SO_REUSEADDR or both.
+// share sets SO_REUSEPORT and SO_REUSEADDR on a socket, as port and address require.
 func share(conn syscall.RawConn, port, address bool) error {
 	var err error
 	set := func(descriptor uintptr) {

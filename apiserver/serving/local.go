@@ -11,18 +11,21 @@ import (
 
 	"quorate.dev/apiserver/authentication"
 	"quorate.dev/apiserver/request"
+	"quorate.dev/writelimit"
 )
 
-// Local is a http.RoundTripper that passes requests to a handler in the same process, authenticated as User. It takes
-// the place of kube-apiserver's loopback client. Responses stream, so that watches work.
+// Local is an http.RoundTripper that passes requests to a handler in the same process, authenticated as User. It
+// replaces kube-apiserver's loopback client. Responses are streamed, so that watches work.
 type Local struct {
 	Handler http.Handler
 	User    user.Info
+	// Writer is the name under which writes are limited and counted.
+	Writer string
 }
 
 // RoundTrip implements http.RoundTripper.
 func (l Local) RoundTrip(r *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithCancel(authentication.Local(r.Context(), l.User))
+	ctx, cancel := context.WithCancel(writelimit.WithWriter(authentication.Local(r.Context(), l.User), l.Writer))
 	incoming := r.Clone(ctx) // a RoundTripper must not modify the request, and filters remove headers
 	incoming.RequestURI, incoming.RemoteAddr = r.URL.RequestURI(), request.LocalAddress
 	incoming.Proto, incoming.ProtoMajor, incoming.ProtoMinor = "HTTP/1.1", 1, 1
@@ -56,7 +59,7 @@ func (l Local) serve(w *localResponse, r *http.Request, cancel context.CancelFun
 		_ = r.Body.Close()
 		defer cancel()
 		if reason := recover(); reason != nil {
-			// As over the network, the response is truncated.
+			// The response is truncated, as it would be over the network.
 			w.WriteHeader(http.StatusInternalServerError)
 			_ = w.body.CloseWithError(io.ErrUnexpectedEOF)
 			return
@@ -67,20 +70,21 @@ func (l Local) serve(w *localResponse, r *http.Request, cancel context.CancelFun
 	l.Handler.ServeHTTP(w, r)
 }
 
-// localResponse is the http.ResponseWriter of the handler.
+// localResponse is the handler's http.ResponseWriter.
 type localResponse struct {
 	header http.Header
 	body   *io.PipeWriter
 
-	once    sync.Once
-	started chan struct{} // Closed when status and sent are set, which do not change afterwards.
+	once sync.Once
+	// started is closed when status and sent are set; they do not change afterwards.
+	started chan struct{}
 	status  int
 	sent    http.Header
 }
 
 func (w *localResponse) Header() http.Header { return w.header }
 
-// WriteHeader starts the response, which lets RoundTrip return.
+// WriteHeader starts the response, after which RoundTrip returns.
 func (w *localResponse) WriteHeader(status int) {
 	if status < http.StatusOK {
 		return
@@ -97,10 +101,10 @@ func (w *localResponse) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// Flush starts the response. Nothing is buffered.
+// Flush starts the response. The body is not buffered.
 func (w *localResponse) Flush() { w.WriteHeader(http.StatusOK) }
 
-// length returns the Content-Length, or -1 if the handler set none.
+// length returns the Content-Length, or -1 if the handler has set none.
 func (w *localResponse) length() int64 {
 	if length, err := strconv.ParseInt(w.sent.Get("Content-Length"), 10, 64); err == nil {
 		return length
@@ -108,7 +112,7 @@ func (w *localResponse) length() int64 {
 	return -1
 }
 
-// localBody is the response body for the caller. Closing it cancels the request.
+// localBody is the body of the response for the caller. Closing it cancels the request.
 type localBody struct {
 	*io.PipeReader
 	cancel context.CancelFunc

@@ -12,7 +12,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// LogFiles serves the files below directory at prefix, as --enable-logs-handler does for /var/log at /logs.
+// LogFiles serves the files below directory on the paths below prefix; --enable-logs-handler serves /var/log at /logs.
 func LogFiles(prefix, directory string) http.Handler { return logFiles{prefix, directory} }
 
 type logFiles struct{ prefix, directory string }
@@ -22,12 +22,14 @@ func (l logFiles) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		request.WriteError(w, r, request.Generic(http.StatusMethodNotAllowed))
 		return
 	}
-	if err := request.Produce(r); err != nil { // the route names no type
+	// kube-apiserver's route for logs declares no media type.
+	if err := request.Produce(r); err != nil {
 		request.WriteError(w, r, err)
 		return
 	}
 	relative := strings.TrimPrefix(r.URL.Path, l.prefix)
-	if strings.Contains(relative, "..") { // http.ServeFile rejects it too, but without the headers set so far
+	// http.ServeFile also rejects such a path, but without the headers that have been set.
+	if strings.Contains(relative, "..") {
 		http.Error(w, "invalid URL path", http.StatusBadRequest)
 		return
 	}

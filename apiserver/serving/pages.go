@@ -14,31 +14,33 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// component is the name of kube-apiserver on its pages.
+// component is the name of kube-apiserver in its pages.
 const component = "apiserver"
 
-// pageGroup is the API group of pages as objects. Its v1alpha1 is deprecated.
+// pageGroup is the API group of pages that are served as objects. Its version v1alpha1 is deprecated.
 const (
 	pageGroup         = "config.k8s.io"
 	pageVersion       = "v1beta1"
 	deprecatedVersion = "v1alpha1"
 )
 
-// page describes this process, as text or, for clients that accept a version of pageGroup, as an object.
+// page describes this process: as text or, for clients that accept a kind of pageGroup, as an object.
 type page interface {
-	path() string // "/statusz"
-	kind() string // "Statusz"
+	// path returns the page's path, for example "/statusz".
+	path() string
+	// kind returns the page's kind, for example "Statusz".
+	kind() string
 	writeText(w io.Writer)
 	object(header pageHeader) runtime.Object
 }
 
-// pageHeader has the fields that all pages have as objects.
+// pageHeader has the fields that all pages have when they are served as objects.
 type pageHeader struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 }
 
-// pageHandler serves a page for every method, and implements negotiation.EndpointRestrictions.
+// pageHandler serves a page for every method. It implements negotiation.EndpointRestrictions.
 type pageHandler struct{ page }
 
 func (h pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +69,9 @@ Warning: This endpoint is not meant to be machine parseable, has no formatting c
 
 func (h pageHandler) serveObject(w http.ResponseWriter, kind schema.GroupVersionKind, format runtime.SerializerInfo) {
 	if kind.Version == deprecatedVersion {
-		w.Header().Set("Warning", `299 - "This version of the `+strings.TrimPrefix(h.path(), "/")+` endpoint is deprecated. Please use a newer version."`)
+		w.Header().Set("Warning",
+			`299 - "This version of the `+strings.TrimPrefix(h.path(), "/")+
+				` endpoint is deprecated. Please use a newer version."`)
 	}
 	w.Header().Set("Content-Type", format.MediaType+";g="+kind.Group+";v="+kind.Version+";as="+kind.Kind)
 	_ = format.Serializer.Encode(h.object(pageHeader{
@@ -76,12 +80,14 @@ func (h pageHandler) serveObject(w http.ResponseWriter, kind schema.GroupVersion
 	}), w)
 }
 
-// AllowsMediaTypeTransform implements negotiation.EndpointRestrictions: plain text, or an object in a known version.
+// AllowsMediaTypeTransform implements negotiation.EndpointRestrictions. It allows plain text, and an object of the
+// page's kind in a known version.
 func (h pageHandler) AllowsMediaTypeTransform(mediaType, subtype string, kind *schema.GroupVersionKind) bool {
 	if mediaType == "text" && subtype == "plain" {
 		return kind == nil
 	}
-	return kind != nil && kind.Group == pageGroup && kind.Kind == h.kind() && (kind.Version == pageVersion || kind.Version == deprecatedVersion)
+	return kind != nil && kind.Group == pageGroup && kind.Kind == h.kind() &&
+		(kind.Version == pageVersion || kind.Version == deprecatedVersion)
 }
 
 // AllowsServerVersion implements negotiation.EndpointRestrictions.
@@ -90,15 +96,16 @@ func (pageHandler) AllowsServerVersion(string) bool { return false }
 // AllowsStreamSchema implements negotiation.EndpointRestrictions.
 func (pageHandler) AllowsStreamSchema(string) bool { return false }
 
-// pageFormats has the media types of pages.
+// pageFormats provides the serializers of pages.
 type pageFormats struct{}
 
 func (pageFormats) SupportedMediaTypes() []runtime.SerializerInfo {
 	return []runtime.SerializerInfo{
 		{
 			MediaType: runtime.ContentTypeJSON, MediaTypeType: "application", MediaTypeSubType: "json",
-			Serializer:       jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{}),
-			PrettySerializer: jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{Pretty: true}),
+			Serializer: jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{}),
+			PrettySerializer: jsonserializer.NewSerializerWithOptions(nil, nil, nil,
+				jsonserializer.SerializerOptions{Pretty: true}),
 		},
 		{
 			MediaType: runtime.ContentTypeYAML, MediaTypeType: "application", MediaTypeSubType: "yaml",

@@ -9,14 +9,15 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Reloadable is read from files that may change. When Reload fails, the previous content must stay in use.
+// Reloadable is implemented by configuration that is read from files. If Reload fails, the previous configuration must
+// stay in use.
 type Reloadable interface {
 	Files() []string
 	Reload() error
 }
 
-// reloader calls Reload when files change. It watches their directories, because files are usually replaced, not
-// written: the kubelet updates a mounted Secret by swapping a symbolic link.
+// reloader calls Reload of all Reloadables when a file changes. It watches the directories of the files, because files
+// are usually replaced, not written: the kubelet updates a mounted Secret by swapping a symbolic link.
 type reloader struct {
 	watcher *fsnotify.Watcher
 	all     []Reloadable
@@ -35,7 +36,8 @@ func newReloader(all []Reloadable, logger logr.Logger) (*reloader, error) {
 	return r, nil
 }
 
-// watch watches the directory of each file and of the file that it links to. Watching a directory twice has no effect.
+// watch watches the directory of each file, and the directory of the file that a symbolic link refers to. Watching a
+// directory again has no effect.
 func (r *reloader) watch() error {
 	for _, one := range r.all {
 		for _, file := range one.Files() {
@@ -54,7 +56,7 @@ func (r *reloader) watch() error {
 	return nil
 }
 
-// run reloads until Close. Events that are pending at the same time cause one reload.
+// run reloads until Close is called.
 func (r *reloader) run() {
 	for {
 		select {
@@ -76,7 +78,8 @@ func (r *reloader) run() {
 	}
 }
 
-// concerns reports whether an event may change the content of a file: on the file itself or a link on its path.
+// concerns reports whether an event for the file name may change the content of a Reloadable, because the Reloadable
+// has this file, or has a file that is reached through a symbolic link.
 func (r *reloader) concerns(name string) bool {
 	for _, one := range r.all {
 		for _, file := range one.Files() {
@@ -103,5 +106,5 @@ func (r *reloader) reload() {
 	}
 }
 
-// Close ends run.
+// Close stops watching, which ends run.
 func (r *reloader) Close() error { return r.watcher.Close() }

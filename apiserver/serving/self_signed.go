@@ -16,8 +16,8 @@ import (
 
 const selfSignedLife = 365 * 24 * time.Hour
 
-// selfSigned returns a certificate for hosts, followed by the authority that signed it, and the certificate's key, in
-// PEM. The authority's key is discarded.
+// selfSigned returns, in PEM, a serving certificate for hosts, followed by the certificate of the authority that signed
+// it, and the key of the serving certificate. The key of the authority is discarded.
 func selfSigned(hosts []string, now time.Time) (certPEM, keyPEM []byte, err error) {
 	if len(hosts) == 0 {
 		return nil, nil, errors.New("no host names or addresses for the certificate")
@@ -59,9 +59,10 @@ func selfSigned(hosts []string, now time.Time) (certPEM, keyPEM []byte, err erro
 	return certPEM, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-// template returns the common fields of a certificate. It is valid from an hour ago, because clocks differ.
+// template returns the common fields of a certificate. It is valid from one hour before now, because clocks differ.
 func template(name string, now time.Time) *x509.Certificate {
-	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)) // rand.Reader never fails
+	// rand.Reader never fails.
+	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	return &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(selfSignedLife), KeyUsage: x509.KeyUsageDigitalSignature,

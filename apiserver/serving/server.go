@@ -1,13 +1,13 @@
 // Package serving is the HTTPS server: listeners, certificates that reload, HTTP/2 settings, health checks, the
 // graceful shutdown, and the transport for clients in the same process.
 //
-// Server.Shutdown drains in kube-apiserver's order. /readyz fails first, while requests are still served, so that load
-// balancers stop sending new ones; preShutdown runs in this phase. In its second half, each request on an HTTP/2 connection
-// makes the client reconnect, by then to another replica. Then new requests are refused: the port closes and
+// Server.Shutdown drains in kube-apiserver's order. First /readyz fails while requests are still served, so that load
+// balancers stop sending new requests; preShutdown runs in this phase. In its second half, each request on an HTTP/2
+// connection makes the client reconnect, by then to another replica. Then new requests are refused: the port closes and
 // HTTP/2 clients get GOAWAY or, with --shutdown-send-retry-after, the port stays open and requests get 429. Running
 // requests finish within --request-timeout, and watches end over --shutdown-watch-termination-grace-period, so that not
-// all clients reconnect elsewhere at once. Last, idle connections close, and whatever is left is closed with the
-// listener, including hijacked connections such as exec streams, which net/http no longer tracks.
+// all clients reconnect to another replica at the same time. Finally idle connections close, and then the remaining
+// connections, including hijacked connections such as exec streams, which net/http does not track.
 package serving
 
 import (
@@ -30,7 +30,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// kube-apiserver's settings. Nearly all objects fit into the window of one HTTP/2 stream.
+// These are kube-apiserver's settings. Nearly all objects fit into streamWindow, the window of one HTTP/2 stream in
+// bytes.
 const (
 	streamWindow      = 256 << 10
 	maxStreams        = 100
@@ -39,23 +40,25 @@ const (
 	maxHeaderBytes    = 1 << 20
 )
 
-// writeMargin is the time after --request-timeout in which the end of a response must be written. net/http writes it when
-// the handler has returned, so that no filter can bound it. Long-running requests remove this deadline.
+// writeMargin is the time after --request-timeout in which the end of a response must be written. net/http writes it
+// after the handler has returned, so that no filter can bound it. Long-running requests remove this deadline.
 const writeMargin = 10 * time.Second
 
 // Options configure a Server.
 type Options struct {
-	Config   config.Serving
-	Listener net.Listener // nil: listen as Config says
-	Handler  http.Handler // the filter chain
-	Drain    *request.Drain
-	Health   *Health
+	Config config.Serving
+	// Listener is the server's listener; nil means that New listens as Config requires.
+	Listener net.Listener
+	// Handler is the handler of all requests, which is the filter chain.
+	Handler http.Handler
+	Drain   *request.Drain
+	Health  *Health
 	// ClientAuthorities verify the certificates of clients and front proxies. If there are none, the handshake does not
-	// request a certificate.
+	// request a client certificate.
 	ClientAuthorities []*authentication.Authority
-	// Reload is reloaded when its files change, in addition to the server's own certificates.
+	// Reload has the configuration, in addition to the server's certificates, that is reloaded when its files change.
 	Reload []Reloadable
-	// Hosts are the names and addresses of the self-signed certificate that is created when there is none.
+	// Hosts are the host names and addresses of the self-signed certificate that is created if there is none.
 	Hosts []string
 
 	Clock      clock.Clock
@@ -63,7 +66,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// Server is one HTTPS server. Its port is open when New returns; connections wait until Serve.
+// Server is one HTTPS server. The port is open when New returns; connections wait until Serve is called.
 type Server struct {
 	options  Options
 	listener *connections
@@ -71,7 +74,7 @@ type Server struct {
 	reloader *reloader
 }
 
-// New opens the port and reads the certificates, or creates a self-signed one.
+// New opens the port and reads the certificates, or creates a self-signed certificate.
 func New(options Options) (*Server, error) {
 	s := &Server{options: options}
 	certificates, err := loadCertificates(options)
@@ -108,7 +111,7 @@ func New(options Options) (*Server, error) {
 	return s, nil
 }
 
-// connContext returns the context of the requests of a connection.
+// connContext returns the base context for the requests of a connection.
 func connContext(ctx context.Context, conn net.Conn) context.Context {
 	ctx = authentication.ConnContext(ctx, conn)
 	if tracked := trackedOf(conn); tracked != nil {
@@ -137,7 +140,7 @@ func configureHTTP2(server *http.Server, streams int) error {
 // Addr returns the address on which the server listens.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Serve serves until Shutdown or Close. It returns early only if the listener fails.
+// Serve serves requests until Shutdown or Close is called. It returns an error if the listener fails.
 func (s *Server) Serve() error {
 	go s.reloader.run()
 	s.options.Logger.Info("Serving securely", "address", s.Addr().String())
@@ -155,7 +158,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// closeListener closes a listener that may already be closed.
+// closeListener closes a listener, which may already be closed.
 func closeListener(listener net.Listener) error {
 	if err := listener.Close(); !errors.Is(err, net.ErrClosed) {
 		return err
@@ -163,13 +166,14 @@ func closeListener(listener net.Listener) error {
 	return nil
 }
 
-// Shutdown drains and stops the server in the order of kube-apiserver's RunWithContext. It returns when no connection
-// is left or ctx is done. preShutdown runs while requests are still served, and Shutdown waits for it. Once failed is closed,
-// requests cannot succeed any more, and the shutdown delay ends.
+// Shutdown drains and stops the server in the order of kube-apiserver's RunWithContext. It returns when all connections
+// are closed. When ctx ends, Shutdown no longer waits and closes the remaining connections. preShutdown runs while
+// requests are still served, and Shutdown waits for it. The shutdown delay ends early when failed is closed, because
+// requests cannot succeed any more.
 func (s *Server) Shutdown(ctx context.Context, failed <-chan struct{}, preShutdown func(context.Context)) error {
 	logger, options := s.options.Logger, s.options.Config
 
-	// Load balancers notice that /readyz fails, and the replica releases its leases.
+	// In this phase load balancers notice that /readyz fails, and preShutdown releases the replica's leases.
 	begin := s.options.Clock.Now()
 	s.options.Health.ShutDown()
 	prepared := make(chan struct{})
@@ -182,7 +186,7 @@ func (s *Server) Shutdown(ctx context.Context, failed <-chan struct{}, preShutdo
 	s.pause(ctx, options.ShutdownDelay-s.options.Clock.Since(begin), failed)
 	waitFor(ctx, prepared)
 
-	// No new requests: either they get 429 with Retry-After, or the port closes and HTTP/2 clients get GOAWAY.
+	// New requests are refused: they get 429 with Retry-After, or the port closes and HTTP/2 clients get GOAWAY.
 	closed := make(chan struct{})
 	closing, abandon := context.WithCancel(ctx)
 	defer abandon()
@@ -192,7 +196,7 @@ func (s *Server) Shutdown(ctx context.Context, failed <-chan struct{}, preShutdo
 		go s.closeIdle(closing, closed)
 	}
 
-	// Running requests finish, watches end.
+	// Running requests finish, and watches are ended.
 	requests, watches := s.options.Drain.Requests.Close(), s.options.Drain.Watches.Close()
 	logger.Info("Draining", "requests", s.options.Drain.Requests.Count(), "watches", s.options.Drain.Watches.Count())
 	s.endWatches(ctx, watches)
@@ -201,7 +205,7 @@ func (s *Server) Shutdown(ctx context.Context, failed <-chan struct{}, preShutdo
 	waitFor(finishing, requests)
 	waitFor(finishing, watches)
 
-	// The last frames are sent, then remaining connections are closed.
+	// The last frames are sent; then the remaining connections are closed.
 	if options.ShutdownSendRetryAfter {
 		go s.closeIdle(closing, closed)
 	}
@@ -212,10 +216,10 @@ func (s *Server) Shutdown(ctx context.Context, failed <-chan struct{}, preShutdo
 	return s.Close()
 }
 
-// lastFrames bounds how long connections without requests may take to close.
+// lastFrames bounds the time in which connections without requests close.
 const lastFrames = 2 * time.Second
 
-// closeIdle closes the port, then each connection when it is idle, then the channel.
+// closeIdle closes the port, then each connection when it becomes idle, and finally the channel closed.
 func (s *Server) closeIdle(ctx context.Context, closed chan<- struct{}) {
 	defer close(closed)
 	if err := s.http.Shutdown(ctx); err != nil && ctx.Err() == nil {
@@ -223,10 +227,10 @@ func (s *Server) closeIdle(ctx context.Context, closed chan<- struct{}) {
 	}
 }
 
-// minWatchesPerSecond bounds how slowly watches are ended.
+// minWatchesPerSecond is the minimum rate at which watches are ended.
 const minWatchesPerSecond = 200
 
-// endWatches ends all watches, spread over --shutdown-watch-termination-grace-period if it is set, so that not all
+// endWatches ends all watches, spread over --shutdown-watch-termination-grace-period if it is positive, so that not all
 // clients reconnect to another replica at the same time.
 func (s *Server) endWatches(ctx context.Context, ended <-chan struct{}) {
 	const tick = 50 * time.Millisecond
@@ -246,7 +250,7 @@ func (s *Server) endWatches(ctx context.Context, ended <-chan struct{}) {
 	}
 }
 
-// pause waits for a time, or until it is cut short.
+// pause waits until the time length has passed, cut is closed or ctx ends.
 func (s *Server) pause(ctx context.Context, length time.Duration, cut <-chan struct{}) {
 	if length <= 0 {
 		return

@@ -9,12 +9,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Indicators serves /metrics/slis, the results of the health checks. If resettable, DELETE resets them. started is the
-// start time of the process.
+// Indicators serves /metrics/slis, the results of the health checks as metrics. If resettable is set, DELETE resets the
+// metrics. started is the start time of the process.
 func (h *Health) Indicators(started time.Time, resettable bool) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(h.results, h.counts)
-	return indicators{health: h, resettable: resettable, metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{ProcessStartTime: started})}
+	return indicators{
+		health: h, resettable: resettable,
+		metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{ProcessStartTime: started}),
+	}
 }
 
 type indicators struct {

@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Statusz serves /statusz: start time and versions of this process, and paths for debugging. paths returns all paths of
-// the index.
+// Statusz serves /statusz: the start time and versions of this process, and its paths for debugging. paths returns all
+// paths of the index.
 func Statusz(build version.Info, started time.Time, c clock.PassiveClock, paths func() []string) http.Handler {
 	return pageHandler{statusz{build: build, started: started, clock: c, paths: paths}}
 }
@@ -33,8 +33,10 @@ func (statusz) kind() string { return "Statusz" }
 
 func (s statusz) writeText(w io.Writer) {
 	up := s.uptime()
-	_, _ = fmt.Fprintf(w, "\nStarted: %s\nUp: %d hr %02d min %02d sec\nGo version: %s\nBinary version: %s\nEmulation version: %s\nPaths: %s\n",
-		s.started.Format(time.UnixDate), up/3600, up/60%60, up%60, s.build.GoVersion, s.version(), s.emulated(), strings.Join(debugging(s.paths()), " "))
+	_, _ = fmt.Fprintf(w, "\nStarted: %s\nUp: %d hr %02d min %02d sec\nGo version: %s\nBinary version: %s\nEmulation "+
+		"version: %s\nPaths: %s\n",
+		s.started.Format(time.UnixDate), up/3600, up/60%60, up%60, s.build.GoVersion, s.version(), s.emulated(),
+		strings.Join(debugging(s.paths()), " "))
 }
 
 func (s statusz) object(header pageHeader) runtime.Object {
@@ -44,15 +46,15 @@ func (s statusz) object(header pageHeader) runtime.Object {
 	}
 }
 
-// uptime returns whole seconds.
+// uptime returns the uptime in whole seconds.
 func (s statusz) uptime() int64 { return int64(s.clock.Since(s.started) / time.Second) }
 
-// version returns the Kubernetes version without its patch level.
+// version returns the Kubernetes version without the patch version.
 func (s statusz) version() string { return s.build.Major + "." + s.build.Minor }
 
 func (s statusz) emulated() string { return s.build.EmulationMajor + "." + s.build.EmulationMinor }
 
-// statuszObject is the page as an object of group config.k8s.io.
+// statuszObject is the page as an object of the group config.k8s.io.
 type statuszObject struct {
 	pageHeader       `json:",inline"`
 	StartTime        metav1.Time `json:"startTime"`
@@ -70,10 +72,10 @@ func (o *statuszObject) DeepCopyObject() runtime.Object {
 	return &copied
 }
 
-// apiPaths are the first segments of paths that are not for debugging.
+// apiPaths are the first segments of the paths that are not for debugging.
 var apiPaths = []string{"", "api", "apis", "openid", "openapi", ".well-known"}
 
-// debugging returns the sorted first segments of the paths that describe the process.
+// debugging returns the sorted first segments, with a slash, of the paths that are for debugging.
 func debugging(paths []string) []string {
 	found := map[string]bool{}
 	for _, path := range paths {

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userTimeout bounds how long sent data may stay unacknowledged or unread by the peer. A connection that exceeds it is
-// closed, and the handlers that write to it return.
+// userTimeout is the maximum time for which sent data may stay unacknowledged, or unread because the peer's window is
+// full. A connection that exceeds it is closed, and the handlers that write to it return.
 const userTimeout = time.Minute
 
-// setUserTimeout sets TCP_USER_TIMEOUT. Connections without this option, such as multipath TCP, are left unchanged.
+// setUserTimeout sets TCP_USER_TIMEOUT. Connections that lack this option, such as multipath TCP, are left unchanged.
 func setUserTimeout(accepted net.Conn) {
 	socket, ok := accepted.(syscall.Conn)
 	if !ok {

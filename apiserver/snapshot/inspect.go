@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,9 +22,9 @@ import (
 const openTimeout = time.Second
 
 // inspect opens the database in a snapshot file, checks its pages and decodes its keys. bbolt panics, or faults on
-// mapped memory, on some damaged files; both become errors. The checksum must have been verified: bbolt also panics on
-// goroutines of its own.
-func inspect(file string) (info Info, err error) {
+// mapped memory, on some damaged files; inspect returns both as errors. The checksum must have been verified, because
+// bbolt also panics in goroutines that it starts, where inspect cannot recover.
+func inspect(ctx context.Context, file string) (info Info, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -40,10 +41,11 @@ func inspect(file string) (info Info, err error) {
 	}
 	defer db.Close()
 	info.SizeBytes = stat.Size()
-	return info, db.View(func(tx *bolt.Tx) error { return info.read(tx) })
+	return info, db.View(func(tx *bolt.Tx) error { return info.read(ctx, tx) })
 }
 
-func (i *Info) read(tx *bolt.Tx) error {
+// read fills Info from the database. It stops when the context is canceled, except during the check of the pages.
+func (i *Info) read(ctx context.Context, tx *bolt.Tx) error {
 	var problems []error
 	for problem := range tx.Check() {
 		if len(problems) < 10 {
@@ -60,9 +62,12 @@ func (i *Info) read(tx *bolt.Tx) error {
 	if bucket == nil {
 		return errors.New("the database has no bucket of keys")
 	}
-	encrypted := map[string]string{} // encryption key by key of etcd
+	encrypted := map[string]string{} // encryption keys by the etcd key of the value
 	live := map[string]struct{}{}
 	err := bucket.ForEach(func(revision, value []byte) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		return i.count(revision, value, live, encrypted)
 	})
 	i.Revision = max(i.Revision, compactedRevision(tx))
@@ -71,8 +76,9 @@ func (i *Info) read(tx *bolt.Tx) error {
 	return err
 }
 
-// compactedRevision returns the revision of the last compaction. It exceeds that of every change in the database if the
-// last change was a deletion and the release of etcd removes tombstones at the compacted revision, as older ones do.
+// compactedRevision returns the revision of the last compaction, 0 if there was none. It is greater than the revision
+// of every change in the database if the last change was a deletion, and the release of etcd removes tombstones at
+// the compacted revision, as older releases do.
 func compactedRevision(tx *bolt.Tx) int64 {
 	var revision int64
 	bucket := tx.Bucket(schema.Meta.Name())
@@ -90,7 +96,7 @@ func compactedRevision(tx *bolt.Tx) int64 {
 // revisionLength is the minimum length of an encoded revision: main revision, underscore, sub revision.
 const revisionLength = 17
 
-// count adds one change. Changes are in the order of revisions.
+// count adds one change to the keys and encryption keys that exist. It must be called in the order of revisions.
 func (i *Info) count(revision, value []byte, live map[string]struct{}, encrypted map[string]string) error {
 	var kv mvccpb.KeyValue
 	if err := proto.Unmarshal(value, &kv); err != nil {
@@ -101,7 +107,7 @@ func (i *Info) count(revision, value []byte, live map[string]struct{}, encrypted
 	}
 	i.Revision = mvcc.BytesToRev(revision).Main
 	key := string(kv.Key)
-	if key == "" { // etcdutl's mark of skipped revisions, which is no change
+	if key == "" { // etcdutl marks skipped revisions by an empty key
 		return nil
 	}
 	delete(encrypted, key)
@@ -118,7 +124,8 @@ func (i *Info) count(revision, value []byte, live map[string]struct{}, encrypted
 
 var encryptionPrefix = []byte("k8s:enc:")
 
-// encryptionKey returns provider, version and key name in the prefix of an encrypted value, or "".
+// encryptionKey returns the provider, version and name of the key in the prefix of an encrypted value, "" for other
+// values.
 func encryptionKey(value []byte) string {
 	rest, ok := bytes.CutPrefix(value, encryptionPrefix)
 	if !ok {

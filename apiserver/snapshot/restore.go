@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -12,23 +13,25 @@ import (
 	"go.uber.org/zap"
 )
 
-// DefaultRevisionBump is the number of revisions that a restored etcd skips. It exceeds the changes that the former
-// cluster can have made after the snapshot, so that no revision has two meanings.
+// DefaultRevisionBump is the number of revisions that a restored etcd skips. It exceeds the number of changes that
+// the former cluster can have made after the snapshot, so that no revision has two meanings.
 const DefaultRevisionBump = 1_000_000_000
 
-// RestoreOptions describe the new data directory.
+// RestoreOptions describe a snapshot and the data directory to create from it.
 type RestoreOptions struct {
-	Snapshot  string // file
-	Directory string // must not exist, or be empty
-	// Name, PeerURL and Token become the only member of a new cluster. The IDs of the cluster and of the member differ from all
-	// former IDs, also with the same token.
+	Snapshot  string // file of the snapshot
+	SHA256    string // SHA-256 that the database must have; "": unknown
+	Directory string // data directory; must not exist, or be empty
+	// Name, PeerURL and Token describe the only member of the new cluster. The IDs of the cluster and the member
+	// differ from all former IDs, even if the token is the same.
 	Name    string
 	PeerURL string
 	Token   string
-	// RevisionBump is added to the revision. All revisions before are marked compacted, so that a watch from one of them
-	// fails with 410 Gone instead of missing changes. 0 keeps the revision; use it only if no client has seen a later one.
+	// RevisionBump is added to the revision. All revisions before the result are marked as compacted, so that a watch
+	// that continues from there fails with 410 Gone instead of missing changes. 0 keeps the revision; use it only if
+	// no client has seen a later one.
 	RevisionBump uint64
-	// Progress is called before each part of the restore. May be nil.
+	// Progress is called before each part of the restore. It may be nil.
 	Progress func(part string)
 }
 
@@ -39,15 +42,19 @@ func (o RestoreOptions) progress(part string) {
 }
 
 // Restore verifies a snapshot and creates a data directory from it, with a new member and cluster ID. The data
-// directory appears only when it is complete: an interrupted restore can be repeated.
-func Restore(o RestoreOptions) (Info, error) {
+// directory appears only when it is complete, so that an interrupted restore can be repeated. If the context is
+// canceled, etcd's part of the restore still runs to its end; its result is then deleted.
+func Restore(ctx context.Context, o RestoreOptions) (Info, error) {
 	if err := checkEmpty(o.Directory); err != nil {
 		return Info{}, err
 	}
 	o.progress("Verifying " + o.Snapshot)
-	info, err := Verify(o.Snapshot)
+	info, err := Verify(ctx, o.Snapshot)
 	if err != nil {
 		return info, fmt.Errorf("verify snapshot %s: %w", o.Snapshot, err)
+	}
+	if o.SHA256 != "" && o.SHA256 != info.SHA256 {
+		return info, fmt.Errorf("snapshot %s has the SHA-256 %s, want %s", o.Snapshot, info.SHA256, o.SHA256)
 	}
 	partial := filepath.Clean(o.Directory) + ".restoring"
 	if err := os.RemoveAll(partial); err != nil {
@@ -58,6 +65,9 @@ func Restore(o RestoreOptions) (Info, error) {
 	if err := o.write(partial); err != nil {
 		return info, fmt.Errorf("write the data directory: %w", err)
 	}
+	if ctx.Err() != nil {
+		return info, context.Cause(ctx)
+	}
 	if err := os.Remove(o.Directory); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return info, err
 	}
@@ -67,7 +77,7 @@ func Restore(o RestoreOptions) (Info, error) {
 	return info, syncDirectory(filepath.Dir(filepath.Clean(o.Directory)))
 }
 
-// write runs etcd's restore. It panics where it cannot write.
+// write runs etcd's restore. It returns panics as errors, because etcd panics if it cannot write a file.
 func (o RestoreOptions) write(directory string) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -77,8 +87,8 @@ func (o RestoreOptions) write(directory string) (err error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return err
 	}
-	// etcd derives the IDs from the peer URL and the token. Members that remember a former cluster with the same IDs would
-	// accept the restored member as a voter that they know.
+	// etcd derives the IDs from the peer URL and the token. Members that remember a former cluster with the same IDs
+	// would accept the restored member as a voter that they know.
 	token := o.Token + "-" + rand.Text()
 	return etcdutl.NewV3(zap.NewNop()).Restore(etcdutl.RestoreConfig{
 		SnapshotPath: o.Snapshot, OutputDataDir: directory,

@@ -26,27 +26,27 @@ import (
 
 // Info describes a verified snapshot.
 type Info struct {
-	SizeBytes int64  `json:"sizeBytes"` // of the file
-	SHA256    string `json:"sha256"`    // of the database, hexadecimal; equals the checksum in the file
-	Revision  int64  `json:"revision"`  // etcd's revision of the newest change
-	Keys      int    `json:"keys"`      // keys that exist at Revision
-	Version   string `json:"version"`   // of the storage; empty before etcd 3.6
-	// EncryptionKeys are the providers and keys that encrypt values at Revision, sorted, as in the prefix that
-	// kube-apiserver stores: aescbc:v1:key1. Without these keys the values cannot be read.
+	SizeBytes int64  `json:"sizeBytes"` // size of the file
+	SHA256    string `json:"sha256"`    // SHA-256 of the database, in hexadecimal; equals the checksum in the file
+	Revision  int64  `json:"revision"`  // revision of the newest change in etcd
+	Keys      int    `json:"keys"`      // number of keys that exist at Revision
+	Version   string `json:"version"`   // version of etcd's storage; empty before etcd 3.6
+	// EncryptionKeys has the providers and keys that encrypt values at Revision, sorted, in the form of the prefix
+	// that kube-apiserver stores: aescbc:v1:key1. Without these keys the values cannot be read.
 	EncryptionKeys []string `json:"encryptionKeys,omitempty"`
 }
 
 // ErrChecksum is returned for a file whose checksum is missing or does not match.
 var ErrChecksum = errors.New("checksum mismatch: the file is incomplete, damaged, or not an etcd snapshot")
 
-// Save downloads a snapshot of the one member in config, verifies it and renames it to file.
+// Save downloads a snapshot of the one member in config to a temporary file, verifies it and renames it to file.
 func Save(ctx context.Context, config clientv3.Config, file string) (Info, error) {
 	partial := file + ".partial"
 	defer os.Remove(partial)
 	if err := download(ctx, config, partial); err != nil {
 		return Info{}, fmt.Errorf("download the snapshot: %w", err)
 	}
-	info, err := Verify(partial)
+	info, err := Verify(ctx, partial)
 	if err != nil {
 		return Info{}, fmt.Errorf("verify the snapshot: %w", err)
 	}
@@ -59,7 +59,8 @@ func Save(ctx context.Context, config clientv3.Config, file string) (Info, error
 // stallTimeout is the time without data after which a download fails.
 const stallTimeout = 30 * time.Second
 
-// download fails if the member stops answering. etcd's client would wait for a connection without limit.
+// download downloads a snapshot. It fails if the member stops sending data; etcd's client would wait for a connection
+// without limit.
 func download(ctx context.Context, config clientv3.Config, file string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -85,25 +86,30 @@ func download(ctx context.Context, config clientv3.Config, file string) error {
 	return nil
 }
 
-// failFast makes a stream fail when there is no connection. Its parameters are those of a grpc.StreamClientInterceptor.
+// failFast is a grpc.StreamClientInterceptor that makes a stream fail when there is no connection.
 func failFast(ctx context.Context, description *grpc.StreamDesc, connection *grpc.ClientConn, method string,
 	streamer grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 	return streamer(ctx, description, connection, method, append(options, grpc.WaitForReady(false))...)
 }
 
-// Verify compares the checksum of a snapshot file, checks the consistency of all database pages and decodes every key.
-func Verify(file string) (Info, error) {
-	sum, err := verifyChecksum(file)
+// Verify compares a snapshot file with its checksum, checks the consistency of all database pages, and decodes every
+// key.
+func Verify(ctx context.Context, file string) (Info, error) {
+	sum, err := verifyChecksum(ctx, file)
 	if err != nil {
 		return Info{}, err
 	}
-	info, err := inspect(file)
+	info, err := inspect(ctx, file)
 	info.SHA256 = sum
 	return info, err
 }
 
-// verifyChecksum returns the checksum at the end of a snapshot file if the rest of the file matches it.
-func verifyChecksum(file string) (string, error) {
+// checksumPart is the number of bytes that are hashed between two checks of the context.
+const checksumPart = 16 << 20
+
+// verifyChecksum returns the checksum at the end of a snapshot file. It fails if the rest of the file does not match
+// it.
+func verifyChecksum(ctx context.Context, file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return "", err
@@ -118,8 +124,15 @@ func verifyChecksum(file string) (string, error) {
 		return "", ErrChecksum
 	}
 	sum := sha256.New()
-	if _, err := io.CopyN(sum, f, info.Size()-sha256.Size); err != nil {
-		return "", err
+	for rest := info.Size() - sha256.Size; rest > 0; {
+		if ctx.Err() != nil {
+			return "", context.Cause(ctx)
+		}
+		n, err := io.CopyN(sum, f, min(rest, checksumPart))
+		if err != nil {
+			return "", err
+		}
+		rest -= n
 	}
 	want, err := io.ReadAll(f)
 	if err != nil {

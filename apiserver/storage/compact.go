@@ -13,25 +13,29 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// compactionKey coordinates compaction among all servers of one etcd, like in kube-apiserver: its version counts the
-// rounds, its value is the revision compacted to. It is outside every prefix.
+// compactionKey is the key by which all servers of one etcd coordinate compaction, kube-apiserver's compactRevKey:
+// its version counts the rounds, its value is the revision to which the last round compacts. It is outside every
+// prefix.
 const compactionKey = "compact_rev_key"
 
-// Compact compacts the history before a revision. It is idempotent.
+// Compact makes etcd discard the states before a revision. Compacting to a revision that is already compacted is no
+// error.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	_, err := s.client.Compact(ctx, revision)
 	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
-		return fmt.Errorf("compacting to revision %d: %w", revision, classify(err))
+		return fmt.Errorf("compact to revision %d: %w", revision, classify(err))
 	}
 	return nil
 }
 
-// fullInterval is the interval of compaction while the soft quota is exceeded, unless the configured one is shorter.
+// fullInterval is the interval of compaction while the soft quota is exceeded, unless the configured interval is
+// shorter.
 const fullInterval = 15 * time.Second
 
-// RunCompaction compacts to the revision of one interval ago until ctx ends, once per interval among all servers of
-// the etcd. An interval of 0 disables it. While the soft quota is exceeded every server compacts, at a shorter
-// interval: superseded revisions use space that writes need.
+// RunCompaction compacts, until ctx ends, once per interval among all servers of the etcd, to the revision of one
+// interval ago. Interval 0 disables it. While the soft quota is exceeded, every server also compacts at a shorter
+// interval: superseded revisions use space that writes need. It is kube-apiserver's runCompactLoop, apart from the
+// soft quota.
 func (s *Store) RunCompaction(
 	ctx context.Context, interval time.Duration, quota *SoftQuota, clock clock.WithTicker, log logr.Logger,
 ) {
@@ -63,8 +67,8 @@ func (s *Store) RunCompaction(
 	}
 }
 
-// compactWhileFull compacts to the revision of the last tick, if the quota was exceeded then and still is. It returns
-// the current revision.
+// compactWhileFull compacts to the revision at the last short tick, if the quota was exceeded then and still is. It
+// returns the current revision, 0 if the quota is not exceeded.
 func (s *Store) compactWhileFull(ctx context.Context, quota *SoftQuota, last int64) (int64, error) {
 	if !quota.Exceeded() {
 		return 0, nil
@@ -73,22 +77,24 @@ func (s *Store) compactWhileFull(ctx context.Context, quota *SoftQuota, last int
 	if err != nil || last == 0 {
 		return current, err
 	}
-	// The key announces the compaction to the other servers. etcd may refuse the write while it still compacts.
+	// The write of the key announces the compaction to the other servers. etcd may refuse it for lack of space, but
+	// not compaction.
 	_, err = s.client.Put(ctx, compactionKey, strconv.FormatInt(last, 10))
 	if err = classify(err); err != nil && !errors.Is(err, ErrNoSpace) {
-		return current, fmt.Errorf("announcing a compaction: %w", err)
+		return current, fmt.Errorf("announce a compaction: %w", err)
 	}
 	return current, s.Compact(ctx, last)
 }
 
-// round is what a server observed in its last round of compaction.
+// round is the state of etcd that a server observed in its last round of compaction.
 type round struct {
-	version  int64 // of the compaction key
-	revision int64 // of etcd at that time; 0: unknown
+	version  int64 // version of the compaction key
+	revision int64 // revision of etcd; 0: unknown
 }
 
-// compactRound claims this interval's round by a transaction on the version of the key. It succeeds unless another
-// server claimed a round since the last interval. The winner compacts to the revision of the last interval.
+// compactRound tries to claim the compaction of this interval: a transaction writes the compaction key if its version
+// is the one observed in the last round, so that it fails if another server has claimed a compaction since. The
+// winner compacts to the revision observed in the last round, which is one interval old.
 func (s *Store) compactRound(ctx context.Context, last round) (round, error) {
 	response, err := s.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.Version(compactionKey), "=", last.version)).
@@ -98,7 +104,7 @@ func (s *Store) compactRound(ctx context.Context, last round) (round, error) {
 		return s.compactUnclaimed(ctx, last)
 	}
 	if err != nil {
-		return last, fmt.Errorf("claiming a round of compaction: %w", classify(err))
+		return last, fmt.Errorf("claim a round of compaction: %w", classify(err))
 	}
 	next := round{version: last.version + 1, revision: response.Header.Revision}
 	if !response.Succeeded {
@@ -114,8 +120,8 @@ func (s *Store) compactRound(ctx context.Context, last round) (round, error) {
 	return next, s.Compact(ctx, last.revision)
 }
 
-// compactUnclaimed compacts without a claim: while its NOSPACE alarm is raised, etcd refuses the write of the key but
-// not compaction. Several servers may do so in the same interval, which is harmless.
+// compactUnclaimed compacts without a claim: while the NOSPACE alarm is raised, etcd refuses the write of the key but
+// not compaction. Several servers may compact in the same interval, which is harmless.
 func (s *Store) compactUnclaimed(ctx context.Context, last round) (round, error) {
 	revision, err := s.Revision(ctx)
 	if err != nil {

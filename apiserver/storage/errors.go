@@ -13,23 +13,25 @@ import (
 )
 
 var (
-	// ErrNotFound: the path does not exist.
+	// ErrNotFound means that the path does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrExists: the path exists already.
+	// ErrExists means that the path exists already.
 	ErrExists = errors.New("exists already")
-	// ErrCompacted: the requested revision was compacted.
+	// ErrCompacted means that the requested revision has been compacted.
 	ErrCompacted = errors.New("revision has been compacted")
-	// ErrFuture: the requested revision is above the current one.
+	// ErrFuture means that the requested revision is greater than the current one.
 	ErrFuture = errors.New("revision is in the future")
-	// ErrUnavailable: etcd did not respond. A write may or may not have been applied.
+	// ErrUnavailable means that etcd did not respond. A write may or may not have been applied.
 	ErrUnavailable = errors.New("storage is unavailable")
-	// ErrTooLarge: etcd refuses a write of this size.
+	// ErrUncertain means that the outcome of a write is unknown: it may have been applied, or may be applied later.
+	ErrUncertain = errors.New("the outcome is unknown")
+	// ErrTooLarge means that etcd or its client rejected a write because of its size.
 	ErrTooLarge = errors.New("too large for storage")
-	// ErrNoSpace: the database has reached its quota.
+	// ErrNoSpace means that the database has reached its quota, or its file system is almost full.
 	ErrNoSpace = errors.New("storage is full")
 )
 
-// ConflictError is the failed precondition of a write: the path is not at the expected revision.
+// ConflictError means that the precondition of a write failed: the ModRevision of the path is not the expected one.
 type ConflictError struct {
 	Current Value // the current value, if Found
 	Found   bool
@@ -42,7 +44,8 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("conflict: %s is at revision %d", e.Current.Path, e.Current.Revision)
 }
 
-// TooLargeError is ErrTooLarge with the message of etcd, or of the gRPC client, which refuses to send such a message.
+// TooLargeError wraps ErrTooLarge. Its message is the message of etcd, or of the gRPC client, which does not send the
+// request.
 type TooLargeError struct{ Reason error }
 
 func (e *TooLargeError) Error() string { return e.Reason.Error() }
@@ -50,8 +53,8 @@ func (e *TooLargeError) Error() string { return e.Reason.Error() }
 // Unwrap makes errors.Is report ErrTooLarge.
 func (e *TooLargeError) Unwrap() []error { return []error{ErrTooLarge, e.Reason} }
 
-// classify wraps an error of etcd in one of this package's errors. It returns errors of the caller's context
-// unchanged.
+// classify wraps an error of etcd in the corresponding error of this package. It returns errors of the caller's
+// context, and errors without a corresponding error, unchanged.
 func classify(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -72,18 +75,35 @@ func classify(err error) error {
 	return err
 }
 
-// isTooLargeToSend reports whether gRPC refused to send a request because of its size. Only the message distinguishes
-// this from a server that is out of a resource.
+// uncertainError wraps ErrUncertain and the error of the write, whose message it has.
+type uncertainError struct{ error }
+
+// Unwrap makes errors.Is report ErrUncertain.
+func (e uncertainError) Unwrap() []error { return []error{e.error, ErrUncertain} }
+
+// classifyWrite classifies the error of a transaction that was sent to etcd. It adds ErrUncertain if the transaction
+// may have been applied, or may be applied later.
+func classifyWrite(err error) error {
+	err = classify(err)
+	if errors.Is(err, ErrUnavailable) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return uncertainError{err}
+	}
+	return err
+}
+
+// isTooLargeToSend reports whether the gRPC client rejected a request because of its size. Only the message
+// distinguishes this error from a server's ResourceExhausted.
 func isTooLargeToSend(err error) bool {
 	s, ok := status.FromError(err)
 	return ok && s.Code() == codes.ResourceExhausted &&
 		strings.Contains(s.Message(), "trying to send message larger than max")
 }
 
-// isDropped reports whether raft has not accepted a write. etcd has no error of its own for it.
+// isDropped reports whether raft has not accepted a write (ErrProposalDropped). etcd returns only the text of raft's
+// error, without an error code.
 func isDropped(err error) bool { return strings.Contains(err.Error(), raft.ErrProposalDropped.Error()) }
 
-// isUnavailable reports whether a request got no response, as opposed to a response that refuses it.
+// isUnavailable reports whether a request got no response.
 func isUnavailable(err error) bool {
 	code := status.Code(err)
 	var etcd rpctypes.EtcdError

@@ -12,8 +12,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// etcd before 3.4.31, and 3.5 before 3.5.13, may send a progress notification before the events up to its revision
-// (etcd-io/etcd#15220, #17507). kube-apiserver requires the same versions.
+// In etcd before 3.4.31, and 3.5 before 3.5.13, a progress notification may arrive before the events up to its
+// revision (etcd-io/etcd#15220, #17507). kube-apiserver has the same minimum versions
+// (feature.FeatureSupportChecker).
 var (
 	progress34 = version.MustParseSemantic("3.4.31")
 	etcd35     = version.MustParseSemantic("3.5.0")
@@ -26,10 +27,10 @@ const (
 )
 
 // SupportsProgress reports whether progress notifications of this etcd are reliable. For a remote etcd it is false
-// until CheckFeatures knows the version of a member.
+// until CheckFeatures has read the version of a member.
 func (s *Store) SupportsProgress() bool { return s.progressSupported.Load() }
 
-// FeaturesKnown is closed once the version of a member is known.
+// FeaturesKnown returns a channel that is closed once the version of a member is known.
 func (s *Store) FeaturesKnown() <-chan struct{} { return s.featuresKnown }
 
 func (s *Store) setProgressSupported(supported bool) {
@@ -38,8 +39,8 @@ func (s *Store) setProgressSupported(supported bool) {
 }
 
 // CheckFeatures requests the version of each member until all have responded or ctx ends. SupportsProgress is true
-// from the first response, until a member turns out to be too old. The features of a shim are tested, and those that it
-// lacks are logged.
+// from the first response, unless that member is too old, until a member turns out to be too old. If a member is a
+// shim (see isShim), CheckFeatures tests its features, and logs those that it lacks.
 func (s *Store) CheckFeatures(ctx context.Context, clock clock.Clock, log logr.Logger) {
 	var members sync.WaitGroup
 	var mu sync.Mutex
@@ -68,6 +69,7 @@ func (s *Store) CheckFeatures(ctx context.Context, clock clock.Clock, log logr.L
 	members.Wait()
 }
 
+// awaitStatus requests the status of a member until it responds or ctx ends.
 func (s *Store) awaitStatus(
 	ctx context.Context, endpoint string, clock clock.Clock, log logr.Logger,
 ) (*clientv3.StatusResponse, error) {
@@ -82,12 +84,12 @@ func (s *Store) awaitStatus(
 		select {
 		case <-clock.After(retry):
 		case <-ctx.Done():
-			return nil, fmt.Errorf("reading the version of etcd: %w", ctx.Err())
+			return nil, fmt.Errorf("read the version of etcd: %w", ctx.Err())
 		}
 	}
 }
 
-// supportsProgress reports whether a version of etcd sends progress notifications only after the events up to their
+// supportsProgress reports whether etcd of a version sends a progress notification only after the events up to its
 // revision. It is false for an invalid version.
 func supportsProgress(etcd string) bool {
 	v, err := version.ParseSemantic(etcd)

@@ -17,8 +17,9 @@ import (
 // followRetry is the time between two attempts to watch the compaction key.
 const followRetry = time.Second
 
-// FollowCompaction calls handle with the last compacted revision, if any, and then with that of each compaction that
-// a server announces, until ctx ends. Servers announce a compaction just before they compact.
+// FollowCompaction calls handle with the last compacted revision, if any, and then with the revision of each
+// compaction that a server announces, until ctx ends. Servers announce a compaction just before they compact. It is
+// kube-apiserver's runWatchLoop.
 func (s *Store) FollowCompaction(ctx context.Context, clock clock.Clock, log logr.Logger, handle func(revision int64)) {
 	for ctx.Err() == nil {
 		err := s.followCompaction(ctx, handle)
@@ -33,13 +34,14 @@ func (s *Store) FollowCompaction(ctx context.Context, clock clock.Clock, log log
 	}
 }
 
-// followCompaction watches the compaction key on its own gRPC stream, like a WatchStream.
+// followCompaction reads and then watches the compaction key until an error occurs. The watch has its own gRPC
+// stream, like a WatchStream.
 func (s *Store) followCompaction(ctx context.Context, handle func(revision int64)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	now, err := s.get(ctx, compactionKey)
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", compactionKey, classify(err))
+		return fmt.Errorf("read %s: %w", compactionKey, classify(err))
 	}
 	for _, kv := range now.Kvs {
 		handleCompaction(kv, handle)
@@ -47,17 +49,17 @@ func (s *Store) followCompaction(ctx context.Context, handle func(revision int64
 	ctx = metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), streamKey, rand.Text())
 	for response := range s.client.Watch(ctx, compactionKey, clientv3.WithRev(now.Header.Revision+1)) {
 		if err := response.Err(); err != nil {
-			return fmt.Errorf("watching %s: %w", compactionKey, classify(err))
+			return fmt.Errorf("watch %s: %w", compactionKey, classify(err))
 		}
 		for _, event := range response.Events {
 			handleCompaction(event.Kv, handle)
 		}
 	}
-	return fmt.Errorf("watching %s: %w: the stream has ended", compactionKey, ErrUnavailable)
+	return fmt.Errorf("watch %s: %w: the stream has ended", compactionKey, ErrUnavailable)
 }
 
-// handleCompaction calls handle with the revision in the compaction key. The value of a server's first round is 0.
-// Like kube-apiserver it ignores values that are not numbers.
+// handleCompaction calls handle with the revision in the value of the compaction key. It ignores the value 0, which
+// the first round of a server writes, and like kube-apiserver values that are not numbers.
 func handleCompaction(kv *mvccpb.KeyValue, handle func(revision int64)) {
 	if revision, err := strconv.ParseInt(string(kv.Value), 10, 64); err == nil && revision > 0 {
 		handle(revision)

@@ -8,17 +8,17 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ErrGuard: the path that a creation depends on is at another revision.
+// ErrGuard means that the path which a creation depends on is at another revision.
 var ErrGuard = errors.New("the path that the creation depends on has changed")
 
-// Guard is the path that a creation depends on, with its expected ModRevision.
+// Guard is a path that a creation depends on, with its expected ModRevision.
 type Guard struct {
 	Path     string
 	Revision int64
 }
 
-// CreateGuarded is Create without a TTL that succeeds only while the guard's path has its revision. Otherwise the error
-// is ErrGuard.
+// CreateGuarded creates a path like Create, without a TTL, but only while the guard's path has the guard's revision.
+// Otherwise it fails with ErrGuard.
 func (s *Store) CreateGuarded(ctx context.Context, path string, data []byte, guard Guard) (int64, error) {
 	if s.shim.Load() {
 		return s.createThenCheck(ctx, path, data, guard)
@@ -31,13 +31,14 @@ func (s *Store) CreateGuarded(ctx context.Context, path string, data []byte, gua
 		return revision, err
 	}
 	if current, checkErr := s.revisionOf(ctx, guard.Path); checkErr != nil || current != guard.Revision {
-		return 0, fmt.Errorf("creating %s: %w", path, errors.Join(ErrGuard, checkErr))
+		return 0, fmt.Errorf("create %s: %w", path, errors.Join(ErrGuard, checkErr))
 	}
 	return 0, err
 }
 
-// createThenCheck is CreateGuarded for a shim whose transactions have one condition. What was created after the guard
-// changed is deleted again.
+// createThenCheck does the same as CreateGuarded for a shim whose transactions have only one condition: it creates
+// the path, then checks the guard, and deletes the path again if the guard has changed. Other clients may see the
+// object in between.
 func (s *Store) createThenCheck(ctx context.Context, path string, data []byte, guard Guard) (int64, error) {
 	revision, err := s.Create(ctx, path, data, 0)
 	if err != nil {
@@ -52,7 +53,7 @@ func (s *Store) createThenCheck(ctx context.Context, path string, data []byte, g
 	if errors.As(undoErr, &changed) {
 		undoErr = nil // another client has seen the object and changed or deleted it
 	}
-	return 0, fmt.Errorf("creating %s: %w", path, errors.Join(ErrGuard, err, undoErr))
+	return 0, fmt.Errorf("create %s: %w", path, errors.Join(ErrGuard, err, undoErr))
 }
 
 // revisionOf returns the ModRevision of a path, 0 if it does not exist.

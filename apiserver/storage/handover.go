@@ -2,7 +2,7 @@ package storage
 
 import (
 	"context"
-	"maps"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -12,22 +12,25 @@ import (
 )
 
 const (
-	// dropPause is the time after which a dropped transaction is sent again.
+	// dropPause is the time after which a transaction that raft has dropped is sent again.
 	dropPause = 5 * time.Millisecond
-	// maxDrops bounds how often it is, to some seconds.
+	// maxDrops bounds the number of times that a dropped transaction is sent again, over at least two seconds.
 	maxDrops = 400
-	// handoverGrace is the time for a new leader to commit what its predecessor has replicated.
+	// barrierKey is an etcd key outside of all prefixes. Creations depend on its ModRevision while writes are
+	// repeated.
+	barrierKey = "quorate.dev/handover"
+	// barrierTimeout bounds one write of barrierKey, which a change of the leader may lose too.
+	barrierTimeout = time.Second
+	// attemptTimeout is the time for which etcd waits for a transaction that is lost.
+	attemptTimeout = 7 * time.Second
+	// handoverGrace is the time that a new leader gets to commit the writes which its predecessor has replicated.
 	handoverGrace = 200 * time.Millisecond
 )
 
-// A leader that hands over drops the proposals that it receives. One of its own clients gets an error; a proposal from a
-// follower, or one that a leader received before it crashed, is lost without notice, and etcd waits for it for seven
-// seconds. A transaction that depends on the revision of its key can be sent again, even if it is not lost: only
-// for one of the two the condition holds.
-
-// RepeatLostWrites sends writes again that are still unanswered some time after the leader has changed, until ctx ends.
-// changed returns a channel that is closed at the next change. The store must use the member of this process: its answers
-// arrive in the order in which etcd applied the writes. Writes that were sent before the call are not repeated.
+// RepeatLostWrites sends writes a second time if etcd has not responded to them handoverGrace after the leader has
+// changed, until ctx ends; see the package documentation. changed returns a channel that is closed at the next change
+// of the leader. The store must use the member of this process, whose responses arrive in the order in which etcd
+// applies the writes. Writes that were sent before the call are not repeated.
 func (s *Store) RepeatLostWrites(ctx context.Context, changed func() <-chan struct{}, clock clock.Clock) {
 	s.inFlight.enable()
 	for next := changed(); ; {
@@ -37,33 +40,79 @@ func (s *Store) RepeatLostWrites(ctx context.Context, changed func() <-chan stru
 		case <-next:
 		}
 		next = changed()
-		unanswered := s.inFlight.list()
+		creations, others := s.inFlight.list()
 		select {
 		case <-ctx.Done():
 			return
 		case <-clock.After(handoverGrace):
 		}
-		s.inFlight.repeat(unanswered)
+		s.inFlight.repeat(others)
+		if s.raiseBarrierWhile(ctx, next, func() bool { return s.inFlight.has(creations) }) {
+			s.inFlight.repeat(creations)
+		}
 	}
 }
 
-// inFlight has the writes that etcd has not answered.
+// raiseBarrierWhile raises the barrier. After an error, for instance because the database is full, it tries again
+// with a growing delay. It returns false when the barrier is no longer needed, the leader changes again, or ctx ends.
+func (s *Store) raiseBarrierWhile(ctx context.Context, changed <-chan struct{}, needed func() bool) bool {
+	for delay := dropPause; needed(); delay = min(2*delay, barrierTimeout) {
+		if s.raiseBarrier(ctx) == nil {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-changed:
+			return false
+		case <-time.After(delay):
+		}
+	}
+	return false
+}
+
+// raiseBarrier writes barrierKey, so that creations which were sent before and have had no effect fail.
+func (s *Store) raiseBarrier(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, barrierTimeout)
+	defer cancel()
+	response, err := s.client.Put(ctx, barrierKey, "")
+	if err == nil {
+		s.barrier.Store(response.Header.Revision)
+	}
+	return err
+}
+
+// inFlight has the writes to which etcd has not responded. Invariant: a write is removed when the response arrives or
+// when the write is repeated, whichever is first, so that it is repeated at most once.
 type inFlight struct {
 	mu     sync.Mutex
 	last   int
-	writes map[int]func() // repeat a write, by number; nil: writes are not repeated
+	writes map[int]write // by number; nil: writes are not repeated
+}
+
+// write is a write without a response. A creation is repeated only after the barrier has been raised.
+type write struct {
+	creation bool
+	repeat   func()
+}
+
+func (f *inFlight) enabled() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.writes != nil
 }
 
 func (f *inFlight) enable() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.writes == nil {
-		f.writes = map[int]func(){}
+		f.writes = map[int]write{}
 	}
 }
 
-// add adds a write. answered removes it, and reports false if it has been repeated.
-func (f *inFlight) add(repeat func()) (answered func() bool) {
+// add adds a write. It returns the function answered, which must be called when the response arrives: answered removes
+// the write, and returns false if the write has been repeated. While writes are not repeated, add does nothing.
+func (f *inFlight) add(w write) (answered func() bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.writes == nil {
@@ -71,7 +120,7 @@ func (f *inFlight) add(repeat func()) (answered func() bool) {
 	}
 	f.last++
 	number := f.last
-	f.writes[number] = repeat
+	f.writes[number] = w
 	return func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -81,65 +130,155 @@ func (f *inFlight) add(repeat func()) (answered func() bool) {
 	}
 }
 
-// list returns the numbers of the writes.
-func (f *inFlight) list() []int {
+// list returns the numbers of the creations, and the numbers of all other writes.
+func (f *inFlight) list() (creations, others []int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Collect(maps.Keys(f.writes))
+	for number, w := range f.writes {
+		if w.creation {
+			creations = append(creations, number)
+		} else {
+			others = append(others, number)
+		}
+	}
+	return creations, others
 }
 
-// repeat repeats those of the numbered writes that are still unanswered, once each.
+// has reports whether any of the given writes is still in flight and has not been repeated.
+func (f *inFlight) has(numbers []int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(numbers, func(number int) bool {
+		_, present := f.writes[number]
+		return present
+	})
+}
+
+// repeat sends the given writes a second time, each in a separate goroutine. It skips writes that are no longer in
+// flight.
 func (f *inFlight) repeat(numbers []int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, number := range numbers {
-		if repeat, present := f.writes[number]; present {
+		if w, present := f.writes[number]; present {
 			delete(f.writes, number)
-			go repeat()
+			go w.repeat()
 		}
 	}
 }
 
-// outcome is that of a transaction.
+// outcome is the result of a transaction.
 type outcome struct {
 	response *clientv3.TxnResponse
 	err      error
+	barrier  int64 // ModRevision of barrierKey that a creation depended on
 }
 
 func (o outcome) succeeded() bool { return o.err == nil && o.response.Succeeded }
 
-// commit runs the operation if all conditions hold, and the alternative, if any, otherwise. The conditions must be false
-// for ever once the operation has run.
+// isUncertain reports whether the transaction may have been applied, or may be applied later, although it returned an
+// error.
+func (o outcome) isUncertain() bool { return errors.Is(classifyWrite(o.err), ErrUncertain) }
+
+// commit runs an operation in a transaction if all conditions hold, and otherwise the alternative, if any. The
+// conditions must never hold again once the operation has run, because the transaction may be sent twice.
 func (s *Store) commit(
 	ctx context.Context, conditions []clientv3.Cmp, operation clientv3.Op, alternative ...clientv3.Op,
 ) (*clientv3.TxnResponse, error) {
-	send := func(ctx context.Context) outcome {
-		return untilAccepted(ctx, func() outcome {
-			response, err := s.client.Txn(ctx).If(conditions...).Then(operation).Else(alternative...).Commit()
-			return outcome{response, err}
-		})
+	o, _ := s.run(ctx, false, func(ctx context.Context, _ int64) outcome {
+		response, err := s.client.Txn(ctx).If(conditions...).Then(operation).Else(alternative...).Commit()
+		return outcome{response: response, err: err}
+	})
+	return o.response, o.err
+}
+
+// commitCreation runs an operation in a transaction if all conditions hold. Unlike for commit, the conditions may
+// hold again after the operation has run.
+func (s *Store) commitCreation(
+	ctx context.Context, conditions []clientv3.Cmp, operation clientv3.Op,
+) (*clientv3.TxnResponse, error) {
+	if !s.inFlight.enabled() {
+		return s.commit(ctx, conditions, operation)
 	}
+	for {
+		o, pending := s.run(ctx, true, func(ctx context.Context, barrier int64) outcome {
+			all := append(slices.Clone(conditions), clientv3.Compare(clientv3.ModRevision(barrierKey), "=", barrier))
+			response, err :=
+				s.client.Txn(ctx).If(all...).Then(operation).Else(clientv3.OpGet(barrierKey, clientv3.WithKeysOnly())).Commit()
+			return outcome{response, err, barrier}
+		})
+		switch {
+		case o.err != nil:
+			return nil, o.err
+		case o.succeeded() && pending:
+			return o.response, s.endOtherAttempt(ctx)
+		case o.succeeded() || !s.isOutdated(o):
+			return o.response, nil
+		}
+	}
+}
+
+// endOtherAttempt raises the barrier so that the other attempt of a creation fails after one has succeeded. Its error
+// is always the error of a context, which callers report as an unknown outcome although the object is stored.
+func (s *Store) endOtherAttempt(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	if s.raiseBarrierWhile(ctx, nil, func() bool { return true }) {
+		return nil
+	}
+	return ctx.Err()
+}
+
+// isOutdated reports whether a creation has failed because the barrier was raised since, by this process or another
+// one. It takes over the new revision of the barrier, so that the creation can be sent again.
+func (s *Store) isOutdated(o outcome) bool {
+	var current int64
+	if kvs := o.response.Responses[0].GetResponseRange().Kvs; len(kvs) == 1 {
+		current = kvs[0].ModRevision
+	}
+	if current == o.barrier {
+		return false
+	}
+	s.barrier.Store(current)
+	return true
+}
+
+// run sends a transaction, and a second time if RepeatLostWrites demands it. pending means that the first attempt has
+// succeeded and that the second one may still have an effect.
+//
+// Invariant: all sends of one attempt depend on the same revision of the barrier. The first attempt uses a revision
+// from before the write was added to inFlight; the barrier that RepeatLostWrites raises before the second attempt
+// therefore makes the first one fail.
+func (s *Store) run(
+	ctx context.Context, creation bool, send func(ctx context.Context, barrier int64) outcome,
+) (o outcome, pending bool) {
 	firstContext, abandon := context.WithCancel(ctx)
 	defer abandon()
 	repeated := make(chan outcome, 1)
-	answered := s.inFlight.add(func() {
-		second := send(ctx)
+	barrier := s.barrier.Load()
+	answered := s.inFlight.add(write{creation, func() {
+		raised := s.barrier.Load()
+		second := untilAccepted(ctx, func() outcome { return send(ctx, raised) })
 		repeated <- second
 		if second.succeeded() {
-			abandon() // the first transaction is lost
+			abandon() // the first attempt is lost, or has no effect
 		}
-	})
-	first := send(firstContext)
-	if answered() || first.succeeded() {
-		return first.response, first.err
+	}})
+	first := untilAccepted(firstContext, func() outcome { return send(firstContext, barrier) })
+	if answered() {
+		return first, false
 	}
-	if second := <-repeated; second.succeeded() {
-		return second.response, nil
+	if first.succeeded() {
+		return first, true
 	}
-	return first.response, first.err
+	second := <-repeated
+	if first.isUncertain() && !second.succeeded() {
+		return first, false
+	}
+	return second, false // if the first attempt certainly had no effect, only the second one counts
 }
 
-// untilAccepted repeats a transaction that raft drops. It has not been applied.
+// untilAccepted sends a transaction again as long as raft drops it. A dropped transaction has not been applied.
 func untilAccepted(ctx context.Context, send func() outcome) outcome {
 	for n := 0; ; n++ {
 		sent := send()

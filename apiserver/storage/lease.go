@@ -12,8 +12,8 @@ import (
 
 const (
 	leaseMaxObjects = 1000
-	leaseMaxReuse   = 60 // seconds, unless ShareLeases sets another
-	leaseReuseShare = 20 // a lease is reused for at most 1/20 (5 %) of the TTL
+	leaseMaxReuse   = 60 // in seconds, unless ShareLeases sets another limit
+	leaseReuseShare = 20 // a lease is reused for at most 1/20 of the TTL, 5 %
 )
 
 // leaseGranter is the part of *clientv3.Client that grants leases.
@@ -21,9 +21,9 @@ type leaseGranter interface {
 	Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error)
 }
 
-// leases shares a lease among objects with the same TTL that are written in short succession, like kube-apiserver's
-// lease manager: leases are expensive for etcd. It keeps only the last lease, since the only objects with a TTL are
-// Events, and all of them have the same.
+// leases shares one lease among objects with the same TTL that are written in short succession, like kube-apiserver's
+// leaseManager: leases are expensive for etcd. It remembers only the last lease, because Events are the only objects
+// with a TTL, and all have the same.
 type leases struct {
 	granter  leaseGranter
 	clock    clock.PassiveClock
@@ -41,21 +41,23 @@ type lease struct {
 	objects int
 }
 
-// ShareLeases sets the maximum time in seconds over which objects share a lease; 0: each object has its own. It must be
-// called before the store is used.
+// ShareLeases sets the maximum time in seconds over which objects share a lease; 0 gives each object its own lease.
+// It must be called before the store is used. It is the flag --lease-reuse-duration-seconds.
 func (s *Store) ShareLeases(seconds int64) { s.leases.maxReuse = seconds }
 
-// reuseSeconds returns for how long a lease for a TTL is shared after it was granted. Both are in seconds.
+// reuseSeconds returns the time in seconds for which a lease for a TTL in seconds is shared after it was granted.
 func (l *leases) reuseSeconds(ttl int64) int64 { return min(ttl/leaseReuseShare, l.maxReuse) }
 
-// fits reports whether an object with a TTL can be attached: it must not expire early, nor live longer than the reuse
-// time permits. ttl and reuse are in seconds.
+// fits reports whether an object with a TTL can use the lease: the object must not expire early, nor live longer than
+// the reuse time permits. ttl and reuse are in seconds.
 func (l lease) fits(now time.Time, ttl, reuse int64) bool {
 	earliest := now.Add(time.Duration(ttl) * time.Second)
 	latest := earliest.Add(time.Duration(reuse) * time.Second)
 	return l.objects < leaseMaxObjects && !l.expires.Before(earliest) && !l.expires.After(latest)
 }
 
+// get returns a lease for an object with a TTL in seconds. If it must grant one, it calls etcd under the lock, so
+// that concurrent callers share that lease.
 func (l *leases) get(ctx context.Context, ttl int64) (clientv3.LeaseID, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +66,7 @@ func (l *leases) get(ctx context.Context, ttl int64) (clientv3.LeaseID, error) {
 		total := ttl + reuse
 		granted, err := l.granter.Grant(ctx, total)
 		if err != nil {
-			return 0, fmt.Errorf("granting a lease of %d s: %w", total, err)
+			return 0, fmt.Errorf("grant a lease of %d s: %w", total, err)
 		}
 		if l.last.objects > 0 {
 			l.metrics.leaseReplaced(l.last.objects)

@@ -14,7 +14,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// Metrics are the metrics of all Stores of a server, under kube-apiserver's names.
+// Metrics has the metrics of all Stores of a server, under kube-apiserver's names.
 type Metrics struct {
 	clock clock.PassiveClock
 
@@ -22,10 +22,10 @@ type Metrics struct {
 	requests, errors *prometheus.CounterVec
 	bookmarks        prometheus.Counter
 	leaseObjects     prometheus.Histogram
-	refused          prometheus.Counter // by soft quotas
+	refused          prometheus.Counter // writes that soft quotas have refused
 }
 
-// storeMetrics are the metrics of one store. nil records nothing.
+// storeMetrics has the metrics of one store. A nil storeMetrics records nothing.
 type storeMetrics struct {
 	*Metrics
 	resource func(path string) schema.GroupResource
@@ -50,7 +50,7 @@ func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Met
 		errors: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "etcd_request_errors_total", Help: "[ALPHA] Etcd failed request counts for each operation and object type.",
 		}, labels),
-		// One watch has the changes of all resources, so that its bookmarks belong to none.
+		// One watch stream has the changes of all resources, so that its bookmarks belong to no resource.
 		bookmarks: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "etcd_bookmark_total", Help: "[ALPHA] Number of etcd bookmarks (progress notify events) split by kind.",
 		}, labels[1:]).WithLabelValues("", ""),
@@ -65,17 +65,18 @@ func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Met
 	}
 }
 
-// Measure records the store's requests to etcd. resource returns the resource of a path. It must be called before the
-// store is used.
+// Measure makes the store record its requests to etcd. resource returns the resource of a path. Measure must be
+// called before the store is used.
 func (s *Store) Measure(metrics *Metrics, resource func(path string) schema.GroupResource) {
 	s.metrics = &storeMetrics{Metrics: metrics, resource: resource}
 	s.leases.metrics = s.metrics
 }
 
-// Count counts the refused writes. It must be called before the quota is used.
+// Count makes the quota count the writes that it refuses. It must be called before the quota is used.
 func (q *SoftQuota) Count(metrics *Metrics) { q.refused = metrics.refused }
 
-// CollectSpace registers the metrics of the databases of all stores. Their index is in the label storage_cluster_id.
+// CollectSpace registers the metrics of the databases of all stores. The label storage_cluster_id has a store's
+// index.
 func CollectSpace(registerer prometheus.Registerer, stores ...*Store) {
 	registerer.MustRegister(spaceCollector{stores})
 }
@@ -87,8 +88,8 @@ func (m *storeMetrics) start() time.Time {
 	return m.clock.Now()
 }
 
-// observe records a request to etcd, also for the client's request that ctx belongs to. A failed precondition is not an
-// error.
+// observe records a request to etcd, in the metrics and in the client's request that ctx belongs to. The callers pass
+// no error for a failed precondition.
 func (m *storeMetrics) observe(ctx context.Context, operation, path string, began time.Time, err error) {
 	if m == nil {
 		return
@@ -110,14 +111,14 @@ func (m *storeMetrics) bookmarked() {
 	}
 }
 
-// leaseReplaced records the number of objects of a lease that will get no more.
+// leaseReplaced records the final number of objects of a lease, which gets no more of them.
 func (m *storeMetrics) leaseReplaced(objects int) {
 	if m != nil {
 		m.leaseObjects.Observe(float64(objects))
 	}
 }
 
-// spaceCollector measures the databases at each scrape.
+// spaceCollector is a prometheus.Collector that measures the databases at each scrape.
 type spaceCollector struct{ stores []*Store }
 
 const collectTimeout = time.Second
@@ -144,7 +145,7 @@ func (spaceCollector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. It returns no values of an etcd that is unavailable.
+// Collect implements prometheus.Collector. It omits the values of an etcd that is unavailable.
 func (s spaceCollector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
@@ -159,7 +160,8 @@ func (s spaceCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectSpace has the cluster IDs of kube-apiserver, in which etcd-0 is the default one.
+// collectSpace exports the usage of one database, with kube-apiserver's cluster IDs, in which etcd-0 is the default
+// etcd.
 func collectSpace(now Space, clusterID string, out chan<- prometheus.Metric) {
 	gauge := func(description *prometheus.Desc, value float64) {
 		out <- prometheus.MustNewConstMetric(description, prometheus.GaugeValue, value, clusterID)

@@ -13,24 +13,26 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// leaderChangedDelay is the delay before a read is repeated that failed because the leader changed.
+// leaderChangedDelay is the delay after which a read that failed because the leader changed is repeated.
 const leaderChangedDelay = 10 * time.Millisecond
 
 // ListOptions are the options of List.
 type ListOptions struct {
-	Revision int64  // exact revision; 0: the current one, linearizable
-	From     string // first path, inclusive; empty: the prefix
+	Revision int64  // revision at which to read; 0: the current one, linearizable
+	From     string // first path to return, inclusive; empty: the prefix
 	Limit    int64  // maximum number of values; 0: no limit
-	// Unreadable lists values that cannot be decrypted too, with Value.Err.
+	// Unreadable makes List return values that cannot be decrypted too, with Value.Err.
 	Unreadable bool
 }
 
 // Page is a part of a collection, sorted by path.
 type Page struct {
 	Values    []Value
-	Revision  int64 // at which all values were read
-	More      bool  // values follow the last one
+	Revision  int64 // revision at which all values were read
+	More      bool  // reports whether values follow the last one
 	Remaining int64 // number of values that follow
+	// Protection is the greatest protection of a value of the page.
+	Protection Protection
 }
 
 // Get returns the value of a path. It is a linearizable read.
@@ -39,19 +41,19 @@ func (s *Store) Get(ctx context.Context, path string) (Value, error) {
 	response, err := s.get(ctx, s.Key(path), clientv3.WithLimit(1))
 	s.metrics.observe(ctx, "get", path, began, err)
 	if err != nil {
-		return Value{}, fmt.Errorf("getting %s: %w", path, classify(err))
+		return Value{}, fmt.Errorf("get %s: %w", path, classify(err))
 	}
 	if len(response.Kvs) == 0 {
-		return Value{}, fmt.Errorf("getting %s: %w", path, ErrNotFound)
+		return Value{}, fmt.Errorf("get %s: %w", path, ErrNotFound)
 	}
 	v, err := s.decrypted(ctx, response.Kvs[0])
 	if err != nil {
-		return Value{}, fmt.Errorf("getting %s: %w", path, err)
+		return Value{}, fmt.Errorf("get %s: %w", path, err)
 	}
 	return v, nil
 }
 
-// ListKeys is List without data. It costs little more than the keys.
+// ListKeys does the same as List, but returns Values without Data. etcd then sends little more than the keys.
 func (s *Store) ListKeys(ctx context.Context, prefix string, options ListOptions) (Page, error) {
 	first := s.Key(max(prefix, options.From))
 	began := s.metrics.start()
@@ -59,7 +61,7 @@ func (s *Store) ListKeys(ctx context.Context, prefix string, options ListOptions
 		clientv3.WithRev(options.Revision), clientv3.WithLimit(options.Limit), clientv3.WithKeysOnly())
 	s.metrics.observe(ctx, "list", prefix, began, err)
 	if err != nil {
-		return Page{}, fmt.Errorf("listing the keys of %s: %w", prefix, classify(err))
+		return Page{}, fmt.Errorf("list the keys of %s: %w", prefix, classify(err))
 	}
 	page := Page{
 		Values: make([]Value, len(response.Kvs)), Revision: cmp.Or(options.Revision, response.Header.Revision),
@@ -71,7 +73,7 @@ func (s *Store) ListKeys(ctx context.Context, prefix string, options ListOptions
 	return page, nil
 }
 
-// List returns the values whose paths begin with prefix, which ends in a slash.
+// List returns the values whose paths begin with prefix, which ends in a slash, sorted by path.
 func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (Page, error) {
 	ctx, span := request.StartSpan(ctx, "List(recursive=true) etcd3", "key", prefix)
 	defer span.End()
@@ -85,7 +87,7 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 		clientv3.WithRange(end), clientv3.WithRev(options.Revision), clientv3.WithLimit(options.Limit))
 	s.metrics.observe(ctx, "list", prefix, began, err)
 	if err != nil {
-		return Page{}, fmt.Errorf("listing %s: %w", prefix, classify(err))
+		return Page{}, fmt.Errorf("list %s: %w", prefix, classify(err))
 	}
 	page := Page{
 		Revision:  response.Header.Revision,
@@ -95,14 +97,17 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 	if options.Revision > 0 {
 		page.Revision = options.Revision
 	}
+	for _, kv := range response.Kvs {
+		page.Protection = max(page.Protection, protectionOf(kv.Value))
+	}
 	if page.Values, err = s.decryptedPage(ctx, response.Kvs, options.Unreadable); err != nil {
-		return Page{}, fmt.Errorf("listing %s: %w", prefix, err)
+		return Page{}, fmt.Errorf("list %s: %w", prefix, err)
 	}
 	return page, nil
 }
 
 // Count returns the number of values at a revision whose paths begin with prefix, which ends in a slash, and are not
-// below from.
+// less than from.
 func (s *Store) Count(ctx context.Context, prefix, from string, revision int64) (int64, error) {
 	first := s.Key(prefix)
 	end := clientv3.GetPrefixRangeEnd(first)
@@ -111,13 +116,13 @@ func (s *Store) Count(ctx context.Context, prefix, from string, revision int64) 
 		clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithCountOnly())
 	s.metrics.observe(ctx, "list", prefix, began, err)
 	if err != nil {
-		return 0, fmt.Errorf("counting %s: %w", prefix, classify(err))
+		return 0, fmt.Errorf("count %s: %w", prefix, classify(err))
 	}
 	return response.Count, nil
 }
 
-// get reads from etcd. A read that fails because the leader changed is repeated until the context ends, as etcd's remote
-// client does; the in-process client of an embedded member does not.
+// get reads from etcd. It repeats a read that fails because the leader changed until the context ends, as etcd's
+// remote client does; the in-process client of an embedded member does not.
 func (s *Store) get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	for {
 		response, err := s.client.Get(ctx, key, options...)

@@ -16,20 +16,21 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// isShim reports whether a server other than etcd, such as kine, has sent a response: etcd's have the ID of the cluster.
+// isShim reports whether a response comes from a server other than etcd that implements etcd's API, such as kine:
+// only etcd's responses have the ID of the cluster.
 func isShim(header *etcdserverpb.ResponseHeader) bool { return header.GetClusterId() == 0 }
 
 // shimTimeout bounds the test of one feature of a shim. It is shorter than the interval of kine's periodic progress
 // notifications.
 const shimTimeout = 3 * time.Second
 
-// progressInterval is the interval of progress requests.
+// progressInterval is the interval of progress requests while a shim is tested.
 const progressInterval = 20 * time.Millisecond
 
-// testTTL is the TTL of a lease that nothing uses, in seconds.
+// testTTL is the TTL in seconds of a lease that is granted as a test and not used.
 const testTTL = 60
 
-// testShim logs the features of etcd that a shim lacks, and reports whether it sends progress notifications on request.
+// testShim logs the features that a shim lacks, and reports whether the shim sends progress notifications on request.
 func (s *Store) testShim(ctx context.Context, log logr.Logger) bool {
 	log.Info("The store is not etcd; testing its features")
 	limited, cancel := context.WithTimeout(ctx, s.shimTimeout)
@@ -44,8 +45,9 @@ func (s *Store) testShim(ctx context.Context, log logr.Logger) bool {
 	return err == nil
 }
 
-// testProgress creates and deletes a path during a watch, and returns an error if no progress notification of the
-// deletion follows. kine on NATS sends none until the next write: its revision of a deletion has no event.
+// testProgress creates and deletes a path during a watch, and returns an error if no progress notification for the
+// revision of the deletion follows. kine on NATS sends none until the next write: its revision of a deletion has no
+// event.
 func (s *Store) testProgress(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.shimTimeout)
 	defer cancel()
@@ -65,7 +67,7 @@ func (s *Store) testProgress(ctx context.Context) (err error) {
 		return err
 	}
 	defer stream.Close()
-	if _, err := stream.Next(ctx); err != nil { // the creation
+	if _, err := stream.Next(ctx); err != nil { // the event of the creation
 		return err
 	}
 	if deleted, err = s.Delete(ctx, path, created); err != nil {
@@ -74,7 +76,7 @@ func (s *Store) testProgress(ctx context.Context) (err error) {
 	return stream.awaitProgress(ctx, deleted)
 }
 
-// deleteAlways deletes a path, if it exists, even after ctx has ended.
+// deleteAlways deletes a path if it exists, even after ctx has ended.
 func (s *Store) deleteAlways(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shimTimeout)
 	defer cancel()
@@ -84,7 +86,8 @@ func (s *Store) deleteAlways(ctx context.Context, path string) error {
 	return nil
 }
 
-// awaitProgress requests progress until a notification of a revision is received.
+// awaitProgress requests progress until a notification with at least the given revision arrives. It discards other
+// batches.
 func (w *WatchStream) awaitProgress(ctx context.Context, revision int64) error {
 	ticker := time.NewTicker(progressInterval)
 	defer ticker.Stop()
@@ -95,7 +98,7 @@ func (w *WatchStream) awaitProgress(ctx context.Context, revision int64) error {
 			if received && (err != nil || len(batch.Events) == 0 && batch.Revision >= revision) {
 				return err
 			}
-		case <-ticker.C: // a shim does not respond while a watch lags
+		case <-ticker.C: // repeatedly, because a shim does not respond while a watch lags
 			if err := w.RequestProgress(); err != nil {
 				return err
 			}
@@ -105,10 +108,10 @@ func (w *WatchStream) awaitProgress(ctx context.Context, revision int64) error {
 	}
 }
 
-// shimTestPath is the prefix of paths that exist during a test only.
+// shimTestPath is the prefix of the paths that testProgress creates.
 const shimTestPath = "quorate-test/"
 
-// isUnsupported reports whether a server does not implement a request. kine's errors have no code.
+// isUnsupported reports whether a server does not implement a request. kine's errors have no gRPC code for that.
 func isUnsupported(err error) bool {
 	if err == nil {
 		return false
@@ -116,18 +119,18 @@ func isUnsupported(err error) bool {
 	return status.Code(err) == codes.Unimplemented || strings.Contains(err.Error(), "not supported")
 }
 
-// shimLag bounds the number of revisions by which the revision in a shim's response lags behind that of the write.
+// shimLag bounds the number of revisions by which a shim's response may lag behind the write that it answers.
 const shimLag = 8
 
-// created returns the revision at which a key was created with a value. kine on a SQL database responds to the creation
-// of a key that existed before with the last revision that it has polled, which is often that of another write
-// (kine 0.17, LogStructured.Create).
+// created returns the revision at which a key was created with a value, given the revision in the response. kine on
+// an SQL database responds to the creation of a key that existed before with the last revision that it has polled,
+// which often belongs to another write (kine 0.17, LogStructured.Create).
 func (s *Store) created(ctx context.Context, key string, value []byte, inResponse int64) int64 {
 	found, err := s.client.Get(ctx, key, clientv3.WithKeysOnly())
 	if err != nil || len(found.Kvs) == 1 {
 		return createRevision(found, inResponse)
 	}
-	for revision := inResponse; revision <= inResponse+shimLag; revision++ { // it has been deleted since
+	for revision := inResponse; revision <= inResponse+shimLag; revision++ { // the key has been deleted since its creation
 		found, err := s.client.Get(ctx, key, clientv3.WithRev(revision))
 		if err != nil {
 			break
@@ -139,7 +142,7 @@ func (s *Store) created(ctx context.Context, key string, value []byte, inRespons
 	return inResponse
 }
 
-// createRevision returns the CreateRevision of the key in a response, or the other revision if there is none.
+// createRevision returns the CreateRevision of the key in a response, or other if the response has no key.
 func createRevision(found *clientv3.GetResponse, other int64) int64 {
 	if found == nil || len(found.Kvs) == 0 {
 		return other

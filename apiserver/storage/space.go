@@ -14,42 +14,43 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Space is the usage of the database.
+// Space is the usage of an etcd database.
 type Space struct {
-	Size  int64 // bytes of the file, which etcd compares with the quota
-	InUse int64 // bytes of data in the file
-	Quota int64 // bytes; 0: unknown or unlimited
+	Size  int64 // size of the file in bytes, which etcd compares with the quota
+	InUse int64 // size of the data in the file, in bytes
+	Quota int64 // quota in bytes; 0: unknown or unlimited
 	// NoSpace is set while etcd's NOSPACE alarm is raised. Until it is disarmed, etcd refuses all writes except
 	// deletions.
 	NoSpace bool
-	// DiskFree is what the file system of an embedded member's data has left, and DiskReserve what must stay free for its
-	// log, in bytes. Both are 0 if they are unknown.
+	// DiskFree is the free space in the file system of an embedded member's data, and DiskReserve the space that must
+	// stay free for its log, in bytes. Both are 0 if they are unknown.
 	DiskFree    int64
 	DiskReserve int64
 }
 
 // SoftQuota refuses writes that grow the database before it reaches etcd's quota. At etcd's quota all writes except
 // plain deletions fail, including heartbeats, until an administrator frees space. The space between the two quotas is
-// for the superseded revisions that deletions and updates leave until the next compaction. A nil SoftQuota refuses
-// nothing.
+// left for the superseded revisions that deletions and updates keep in the database until the next compaction. A nil
+// SoftQuota refuses nothing.
 type SoftQuota struct {
-	// Measure is called for each write that grows the database.
+	// Measure returns the current usage. It is called for each write that grows the database, and by Exceeded.
 	Measure func() Space
-	// Percent of etcd's quota that may be in use; 100 disables the soft quota, but not the reserve of the file system.
+	// Percent is the share of etcd's quota that may be in use. 100 disables the soft quota, but not the reserve of
+	// the file system.
 	Percent int64
 
-	refused     prometheus.Counter // nil: not counted
-	refusedSize atomic.Int64       // size of the last refused data; 0: it would be admitted now
+	refused     prometheus.Counter // counter of refused writes; nil: they are not counted
+	refusedSize atomic.Int64       // size in bytes of the last rejected data; 0: it would be admitted now
 }
 
-// fileGrowth bounds the growth of the file as a multiple of the size of new data, even if much of the file is free:
-// bbolt stores the data in contiguous pages and moves its neighbours.
+// fileGrowth bounds the growth of the file by one write, as a multiple of the size of the data, even if much of the
+// file is free: bbolt stores a value in contiguous pages and moves its neighbours.
 const fileGrowth = 3
 
-// FullError is ErrNoSpace from the soft quota. Its message says how to free space.
+// FullError is the ErrNoSpace of the soft quota. Its message says how to free space.
 type FullError struct {
 	Space
-	fragmented bool // the file has free space
+	fragmented bool // the size of the file, not of the data, is the problem
 }
 
 func (e *FullError) Error() string {
@@ -62,12 +63,13 @@ func (e *FullError) Error() string {
 		"Until then objects cannot be created and cannot grow", used, quota)
 }
 
-// DiskFullError is ErrNoSpace from the file system: etcd exits when it cannot write.
+// DiskFullError is the ErrNoSpace of the file system. etcd would exit if it could not write.
 type DiskFullError struct{ Space }
 
 func (e *DiskFullError) Error() string {
-	return fmt.Sprintf("storage is full: the file system of etcd has %s left, and needs %s for its log; enlarge it, or delete "+
-		"other files. Until then objects cannot be created and cannot grow", mebibytes(e.DiskFree), mebibytes(e.DiskReserve))
+	return fmt.Sprintf("storage is full: the file system of etcd has %s left, and needs %s for its log; enlarge it, or "+
+		"delete other files. Until then objects cannot be created and cannot grow",
+		mebibytes(e.DiskFree), mebibytes(e.DiskReserve))
 }
 
 // Is makes errors.Is report ErrNoSpace.
@@ -78,7 +80,8 @@ func (*FullError) Is(target error) bool { return target == ErrNoSpace }
 
 func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// Admit returns an error that is ErrNoSpace if data of size after must not replace data of size before, in bytes.
+// Admit decides whether data of size before may be replaced with data of size after, in bytes. The error wraps
+// ErrNoSpace. Admit admits all writes that do not grow the data.
 func (q *SoftQuota) Admit(before, after int) error {
 	if q == nil || after <= before {
 		return nil
@@ -94,7 +97,7 @@ func (q *SoftQuota) Admit(before, after int) error {
 	return err
 }
 
-// check returns an error if there is no space for data of a size.
+// check returns an error if there is no space for data of a size in bytes.
 func (q *SoftQuota) check(size int64) error {
 	space := q.Measure()
 	switch {
@@ -110,7 +113,8 @@ func (q *SoftQuota) check(size int64) error {
 	return nil
 }
 
-// Exceeded reports whether growth is refused now, by the soft quota or by etcd's own.
+// Exceeded reports whether writes are currently rejected for lack of space: the soft quota rejects data of the size
+// that it rejected last, or etcd's own quota rejects all data.
 func (q *SoftQuota) Exceeded() bool {
 	if q == nil {
 		return false
@@ -123,7 +127,8 @@ func (q *SoftQuota) Exceeded() bool {
 	return exceeded || q.Measure().NoSpace
 }
 
-// Space reads the status of all members and returns the usage of the fullest database among those that respond.
+// Space reads the status of all members, and returns the usage of the fullest database among the members that
+// respond. NoSpace is set if any of them has the alarm.
 func (s *Store) Space(ctx context.Context) (Space, error) {
 	endpoints := s.client.Endpoints()
 	if len(endpoints) == 0 {
@@ -150,7 +155,7 @@ func (s *Store) Space(ctx context.Context) (Space, error) {
 		}
 	}
 	if fullest == nil {
-		return Space{}, fmt.Errorf("measuring the database: %w", classify(failures[0]))
+		return Space{}, fmt.Errorf("measure the database: %w", classify(failures[0]))
 	}
 	fullest.NoSpace = noSpace
 	return *fullest, nil
@@ -165,8 +170,8 @@ func spaceOf(status *clientv3.StatusResponse) Space {
 	return space
 }
 
-// fullerThan reports whether less of the quota is free than in another database; without quotas, whether more is in
-// use.
+// fullerThan reports whether a smaller part of the quota is free than in the database than. For databases without
+// quotas, it reports whether more space is in use.
 func (s Space) fullerThan(than Space) bool {
 	if s.Quota == 0 || than.Quota == 0 {
 		return s.InUse > than.InUse
@@ -174,10 +179,11 @@ func (s Space) fullerThan(than Space) bool {
 	return s.Quota-s.InUse < than.Quota-than.InUse
 }
 
-// statusTimeout bounds one status request.
+// statusTimeout bounds one request of a member's status.
 const statusTimeout = 5 * time.Second
 
-// PollSpace calls found with the usage of the database at an interval, until ctx ends. It skips failed measurements.
+// PollSpace calls found with the usage of the database, immediately and then at an interval, until ctx ends. It skips
+// failed measurements.
 func (s *Store) PollSpace(ctx context.Context, interval time.Duration, clock clock.WithTicker, found func(Space)) {
 	ticker := clock.NewTicker(interval)
 	defer ticker.Stop()

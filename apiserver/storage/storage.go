@@ -15,29 +15,32 @@ import (
 // Value is a stored key-value pair.
 type Value struct {
 	Path     string
-	Data     []byte // immutable: it is shared with the watch cache and its readers
-	Revision int64  // etcd's ModRevision: of the last write to this path
-	Created  int64  // etcd's CreateRevision
-	// Stale is set if a write would encrypt the value differently. An update then writes it even if it changes nothing.
+	Data     []byte // immutable, because the watch cache and its readers share it
+	Revision int64  // etcd's ModRevision: the revision of the last write to this path
+	Created  int64  // etcd's CreateRevision: the revision of the path's creation
+	// Stale is set if a write would encrypt the value differently. An update then writes the value even if it changes
+	// nothing.
 	Stale bool
 	// Err is set in lists with ListOptions.Unreadable if the value cannot be decrypted.
 	Err error
 }
 
-// Store reads and writes all keys below one prefix of an etcd. It is safe for concurrent use.
+// Store reads and writes all keys below one prefix of an etcd. All methods are safe for concurrent use, except those
+// that must be called before the first use.
 //
-// leases, revisions and inFlight each have a mutex of their own. No method holds two.
+// leases, revisions and inFlight each have a mutex of their own. No method holds two of them.
 type Store struct {
 	client    *clientv3.Client
 	prefix    string // ends in a slash
 	leases    *leases
 	revisions revisionReader
 	inFlight  inFlight
+	barrier   atomic.Int64  // last known ModRevision of barrierKey; 0: the key does not exist
 	metrics   *storeMetrics // nil: not measured. Set before first use.
 	// encryption is nil if all values are plain. Set before first use.
 	encryption *Encryption
 
-	// progressSupported may be reset to false when the version of another member becomes known.
+	// progressSupported may return to false when the version of another member becomes known.
 	progressSupported atomic.Bool
 	// shim is set once a member has turned out not to be etcd.
 	shim          atomic.Bool
@@ -57,13 +60,13 @@ func New(client *clientv3.Client, prefix string) *Store {
 		featuresKnown: make(chan struct{}), shimTimeout: shimTimeout,
 	}
 	s.revisions.read = s.readRevision
-	if len(client.Endpoints()) == 0 { // the etcd in this process is of this module's version
+	if len(client.Endpoints()) == 0 { // the member in this process has this module's version
 		s.setProgressSupported(true)
 	}
 	return s
 }
 
-// Key returns the key of a path in etcd.
+// Key returns the full key of a path in etcd.
 func (s *Store) Key(path string) string { return s.prefix + path }
 
 func (s *Store) value(kv *mvccpb.KeyValue) Value {
@@ -75,5 +78,5 @@ func (s *Store) value(kv *mvccpb.KeyValue) Value {
 	}
 }
 
-// seconds rounds a TTL down to whole seconds, at least one.
+// seconds returns a TTL in whole seconds, rounded down, and at least 1.
 func seconds(ttl time.Duration) int64 { return max(int64(ttl/time.Second), 1) }

@@ -14,53 +14,57 @@ import (
 // Event is a change of one path.
 type Event struct {
 	Path     string
-	Data     []byte // nil: deleted. An empty value is not nil. Encrypted until Decrypt.
+	Data     []byte // nil: the path was deleted; an empty value is not nil. Encrypted until Decrypt.
 	Revision int64
-	Created  int64  // etcd's CreateRevision; 0: deleted
-	Previous []byte // the replaced value; only in streams of History. Encrypted until Decrypt.
-	Replaced int64  // revision of Previous; 0: none
+	Created  int64  // etcd's CreateRevision; 0: the path was deleted
+	Previous []byte // replaced value, only set by streams of History; encrypted until Decrypt
+	Replaced int64  // ModRevision of Previous; 0: there is no Previous
 }
 
 // Batch is a sequence of events in the order of their revisions. It never ends in the middle of a revision, because
-// etcd sends all events of a revision in one response (WithFragment is reassembled by the client).
+// etcd sends all events of a revision in one response, which the client reassembles from its fragments
+// (WithFragment).
 type Batch struct {
 	Events   []Event
 	Revision int64 // all events up to this revision have been delivered
 }
 
-// WatchStream delivers the changes below a prefix. It is the only watch on its gRPC stream. On a shared stream
-// progress responses are ambiguous: etcd answers a progress request for all watches of the stream, and the client
-// passes the answer to every watch that it knows when the answer arrives. etcd may confirm a new watch before it
-// sends an older answer. The new watch would then take the revision of the other watches for its own and skip events
-// that it has not received yet. A watch that catches up also delays no progress of others.
+// WatchStream delivers the changes below a prefix. It is the only watch on its gRPC stream, because progress
+// notifications are ambiguous if watches share a stream: etcd responds to a progress request once for all watches of
+// the stream, and the client delivers the response to every watch that exists when the response arrives. A watch that
+// etcd has created before it sends an earlier response would then take over a revision that only the other watches have
+// reached, and skip events. Furthermore, etcd does not respond to progress requests of a stream while any watch of the
+// stream lags.
 //
-// One goroutine receives from etcd and one calls Next. They share pending and err under mu; received only wakes Next.
+// One goroutine receives from etcd, and another one calls Next. They share pending and err, which mu guards. The
+// channel received only wakes Next.
 type WatchStream struct {
 	store    *Store
-	ctx      context.Context // carries streamKey, so that progress requests use the same stream
+	ctx      context.Context // carries streamKey, so that progress requests use the watch's gRPC stream
 	cancel   context.CancelFunc
-	received chan struct{} // capacity 1: pending or err was set since the last take
+	received chan struct{} // capacity 1; has a value if pending or err was set since the last take
 
 	mu sync.Mutex
-	// pending has the events that were received since the last take. Its Revision is 0 if there was no response; it
-	// is never below the revision of its last event.
+	// pending has the events that were received since the last take. Its Revision is 0 if no response was received
+	// since, and never less than the revision of its last event.
 	pending Batch
 	err     error // terminal; returned once pending is empty
 }
 
-// Watch watches all keys below the store's prefix after a revision. The stream ends with ctx or Close.
+// Watch watches all keys below the store's prefix after a revision. It does not wait for etcd. The stream ends with
+// ctx or Close.
 func (s *Store) Watch(ctx context.Context, after int64) (*WatchStream, error) {
 	return s.watch(ctx, "", after), nil
 }
 
 // History watches one collection, whose prefix ends in a slash, or one path, after a revision. Its events have the
-// replaced values.
+// replaced values. Like Watch, it does not wait for etcd.
 func (s *Store) History(ctx context.Context, prefix string, after int64) (*WatchStream, error) {
 	return s.watch(ctx, prefix, after, clientv3.WithPrevKV()), nil
 }
 
-// streamKey is a gRPC metadata key. The etcd client opens one stream per distinct outgoing metadata, so that a random
-// value gives each WatchStream its own.
+// streamKey is a gRPC metadata key. The etcd client opens a separate stream for each distinct outgoing metadata. Each
+// WatchStream sets a random value to get its own stream.
 const streamKey = "quorate-feed"
 
 func (s *Store) watch(ctx context.Context, prefix string, after int64, options ...clientv3.OpOption) *WatchStream {
@@ -78,8 +82,8 @@ func (s *Store) watch(ctx context.Context, prefix string, after int64, options .
 // Close ends the stream.
 func (w *WatchStream) Close() { w.cancel() }
 
-// Next waits for a response and returns everything received. Errors are terminal: after ErrCompacted events are lost,
-// after ErrUnavailable a new stream can continue at the last revision.
+// Next waits for a response of etcd and returns everything received. Errors are terminal: after ErrCompacted events
+// are lost; after ErrUnavailable a new stream can continue at the revision of the last batch.
 func (w *WatchStream) Next(ctx context.Context) (Batch, error) {
 	for {
 		if batch, err, ok := w.take(); ok {
@@ -94,19 +98,19 @@ func (w *WatchStream) Next(ctx context.Context) (Batch, error) {
 }
 
 // RequestProgress requests a progress notification from etcd, which Next returns as a batch, possibly without events.
-// etcd does not send one while the watch lags. After the end of the stream the error is its terminal error.
+// etcd does not send one while the watch lags. After the end of the stream, the error is the stream's terminal error.
 func (w *WatchStream) RequestProgress() error {
-	if err := w.ended(); err != nil { // the client would open a stream for the request and leak it
-		return fmt.Errorf("requesting progress: %w", err)
+	if err := w.ended(); err != nil { // the client would open a new stream for the request and leak it
+		return fmt.Errorf("request progress: %w", err)
 	}
 	err := w.store.client.RequestProgress(w.ctx)
 	if err == nil {
 		return nil
 	}
-	if ended := w.ended(); ended != nil { // meanwhile
-		return fmt.Errorf("requesting progress: %w", ended)
+	if ended := w.ended(); ended != nil { // the stream has ended during the request
+		return fmt.Errorf("request progress: %w", ended)
 	}
-	return fmt.Errorf("requesting progress: %w", classify(err))
+	return fmt.Errorf("request progress: %w", classify(err))
 }
 
 // ended returns the terminal error of a stream that has ended, or nil.
@@ -119,6 +123,7 @@ func (w *WatchStream) ended() error {
 	return w.err
 }
 
+// take returns everything received since the last call, or the terminal error, and false if there is neither.
 func (w *WatchStream) take() (Batch, error, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,17 +135,18 @@ func (w *WatchStream) take() (Batch, error, bool) {
 	return Batch{}, w.err, w.err != nil
 }
 
-// receive merges the responses into one batch, so that a slow reader needs one Next for all of them.
+// receive adds the responses of etcd to pending until the watch ends. A slow caller of Next thus gets all pending
+// responses as one batch.
 func (w *WatchStream) receive(responses clientv3.WatchChan) {
 	defer w.cancel()
 	for response := range responses {
 		if err := response.Err(); err != nil {
-			w.fail(fmt.Errorf("watching: %w", classify(err)))
+			w.fail(fmt.Errorf("watch: %w", classify(err)))
 			return
 		}
 		w.add(response)
 	}
-	w.fail(fmt.Errorf("watching: %w: the stream has ended", ErrUnavailable))
+	w.fail(fmt.Errorf("watch: %w: the stream has ended", ErrUnavailable))
 }
 
 func (w *WatchStream) add(response clientv3.WatchResponse) {

@@ -10,16 +10,17 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// eventTransaction is the event of spans after the transaction, as in kube-apiserver.
+// eventTransaction is the name of the event that kube-apiserver's spans have after the transaction.
 const eventTransaction = "Txn call completed"
 
-// Create stores data under a path that does not exist, and returns the revision of the write. With a ttl above zero
-// etcd deletes the path when the ttl expires.
+// Create stores data under a path that does not exist, and returns the revision of the write. If the path exists, it
+// fails with ErrExists. With a ttl above zero, etcd deletes the path when the ttl expires.
 func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.Duration) (int64, error) {
 	return s.create(ctx, path, data, ttl, s.at(path, 0))
 }
 
-// create is Create under further conditions. Its error is ErrExists if any of them does not hold.
+// create does the same as Create under the given conditions, which must include that the path does not exist. It fails
+// with ErrExists if any condition does not hold.
 func (s *Store) create(
 	ctx context.Context, path string, data []byte, ttl time.Duration, conditions ...clientv3.Cmp,
 ) (int64, error) {
@@ -27,17 +28,17 @@ func (s *Store) create(
 	defer span.End()
 	put, err := s.put(ctx, path, data, ttl)
 	if err != nil {
-		return 0, fmt.Errorf("creating %s: %w", path, err)
+		return 0, fmt.Errorf("create %s: %w", path, err)
 	}
 	began := s.metrics.start()
-	response, err := s.commit(ctx, conditions, put)
+	response, err := s.commitCreation(ctx, conditions, put)
 	s.metrics.observe(ctx, "create", path, began, err)
 	span.Event(eventTransaction)
 	if err != nil {
-		return 0, fmt.Errorf("creating %s: %w", path, classify(err))
+		return 0, fmt.Errorf("create %s: %w", path, classifyWrite(err))
 	}
 	if !response.Succeeded {
-		return 0, fmt.Errorf("creating %s: %w", path, ErrExists)
+		return 0, fmt.Errorf("create %s: %w", path, ErrExists)
 	}
 	if isShim(response.Header) {
 		return s.created(ctx, s.Key(path), put.ValueBytes(), response.Header.Revision), nil
@@ -45,8 +46,8 @@ func (s *Store) create(
 	return response.Header.Revision, nil
 }
 
-// Update replaces the value of a path if its ModRevision is expected, and returns the revision of the write.
-// Otherwise it returns a *ConflictError with the current value.
+// Update replaces the value of a path whose ModRevision is expected, and returns the revision of the write. If the
+// ModRevision differs, it returns a *ConflictError with the current value.
 func (s *Store) Update(
 	ctx context.Context, path string, expected int64, data []byte, ttl time.Duration,
 ) (int64, error) {
@@ -54,34 +55,34 @@ func (s *Store) Update(
 	defer span.End()
 	put, err := s.put(ctx, path, data, ttl)
 	if err != nil {
-		return 0, fmt.Errorf("updating %s: %w", path, err)
+		return 0, fmt.Errorf("update %s: %w", path, err)
 	}
 	revision, err := s.swap(ctx, "update", path, expected, put)
 	span.Event(eventTransaction)
 	if err != nil {
-		return 0, fmt.Errorf("updating %s: %w", path, err)
+		return 0, fmt.Errorf("update %s: %w", path, err)
 	}
 	return revision, nil
 }
 
-// Delete deletes a path if its ModRevision is expected, and returns the revision of the deletion. Otherwise it
-// returns a *ConflictError with the current value.
+// Delete deletes a path whose ModRevision is expected, and returns the revision of the deletion. If the ModRevision
+// differs, it returns a *ConflictError with the current value.
 func (s *Store) Delete(ctx context.Context, path string, expected int64) (int64, error) {
 	revision, err := s.swap(ctx, "delete", path, expected, clientv3.OpDelete(s.Key(path)))
 	if err != nil {
-		return 0, fmt.Errorf("deleting %s: %w", path, err)
+		return 0, fmt.Errorf("delete %s: %w", path, err)
 	}
 	return revision, nil
 }
 
-// swap runs the operation if the ModRevision of the path is expected, and reads the path otherwise, in one
-// transaction. name is the value of the metric label "operation".
+// swap runs an operation if the ModRevision of the path is expected, and otherwise reads the path, in one
+// transaction. name is the value of the metrics' label operation.
 func (s *Store) swap(ctx context.Context, name, path string, expected int64, operation clientv3.Op) (int64, error) {
 	began := s.metrics.start()
 	response, err := s.commit(ctx, []clientv3.Cmp{s.at(path, expected)}, operation, clientv3.OpGet(s.Key(path)))
 	s.metrics.observe(ctx, name, path, began, err)
 	if err != nil {
-		return 0, classify(err)
+		return 0, classifyWrite(err)
 	}
 	if response.Succeeded {
 		return response.Header.Revision, nil
@@ -96,25 +97,26 @@ func (s *Store) swap(ctx context.Context, name, path string, expected int64, ope
 	return 0, conflict
 }
 
-// DeleteUnreadable deletes a path whose value cannot be decrypted or decoded, whatever its revision. The deletion is
-// conditional because kine does not support any other.
+// DeleteUnreadable deletes a path whose value cannot be decrypted or decoded, whatever its revision. It reads the
+// revision and deletes on the condition that it is unchanged, because kine supports no unconditional deletion.
 func (s *Store) DeleteUnreadable(ctx context.Context, path string) error {
 	for {
 		began := s.metrics.start()
 		found, err := s.get(ctx, s.Key(path), clientv3.WithKeysOnly())
 		s.metrics.observe(ctx, "get", path, began, err)
 		if err != nil {
-			return fmt.Errorf("deleting %s: %w", path, classify(err))
+			return fmt.Errorf("delete %s: %w", path, classify(err))
 		}
 		if len(found.Kvs) == 0 {
-			return fmt.Errorf("deleting %s: %w", path, ErrNotFound)
+			return fmt.Errorf("delete %s: %w", path, ErrNotFound)
 		}
 		began = s.metrics.start()
 		current := []clientv3.Cmp{s.at(path, found.Kvs[0].ModRevision)}
-		response, err := s.commit(ctx, current, clientv3.OpDelete(s.Key(path)), clientv3.OpGet(s.Key(path), clientv3.WithKeysOnly()))
+		response, err := s.commit(ctx, current, clientv3.OpDelete(s.Key(path)),
+			clientv3.OpGet(s.Key(path), clientv3.WithKeysOnly()))
 		s.metrics.observe(ctx, "delete", path, began, err)
 		if err != nil {
-			return fmt.Errorf("deleting %s: %w", path, classify(err))
+			return fmt.Errorf("delete %s: %w", path, classify(err))
 		}
 		if response.Succeeded {
 			return nil
@@ -122,10 +124,13 @@ func (s *Store) DeleteUnreadable(ctx context.Context, path string) error {
 	}
 }
 
+// at returns the condition that the ModRevision of a path is revision; 0: the path does not exist.
 func (s *Store) at(path string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(s.Key(path)), "=", revision)
 }
 
+// put returns the operation that writes encrypted data, attached to a lease if ttl is above zero. It may call a KMS
+// plugin, and etcd to grant the lease.
 func (s *Store) put(ctx context.Context, path string, data []byte, ttl time.Duration) (clientv3.Op, error) {
 	data, err := s.encrypt(ctx, path, data)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package system has what the server's own writes share: the user and the conversion to internal versions.
+// Package system has the user of the server's own writes, and their conversion to internal versions.
 package system
 
 import (
@@ -16,7 +16,7 @@ func WithServerUser(ctx context.Context) context.Context {
 	return request.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 }
 
-// ToInternal returns a copy of an object in a served version, with defaults applied, in internal version.
+// ToInternal returns a copy of an object in a served version, with defaults applied, in the internal version.
 func ToInternal(external runtime.Object) (runtime.Object, error) {
 	external = external.DeepCopyObject()
 	legacyscheme.Scheme.Default(external)

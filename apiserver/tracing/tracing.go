@@ -20,10 +20,10 @@ import (
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 )
 
-// service is the name of the service in exported spans, as in kube-apiserver.
+// service is the service name in exported spans, as in kube-apiserver.
 const service = "apiserver"
 
-// Load reads and validates a TracingConfiguration, v1 or v1beta1.
+// Load reads and validates a TracingConfiguration of version v1 or v1beta1.
 func Load(file string) (*tracingapi.TracingConfiguration, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -45,7 +45,7 @@ func Load(file string) (*tracingapi.TracingConfiguration, error) {
 }
 
 // NewProvider returns a provider that exports spans as configured. instance identifies the server. dial connects to the
-// endpoint; nil means a direct connection. The caller must call Shutdown, which exports the last spans.
+// endpoint; nil connects directly. The caller must call Shutdown, which exports the last spans.
 func NewProvider(
 	ctx context.Context, configuration *tracingapi.TracingConfiguration, instance string,
 	dial func(ctx context.Context, network, address string) (net.Conn, error),

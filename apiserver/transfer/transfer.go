@@ -1,6 +1,6 @@
-// Package transfer serves custom resources while their objects are moved from or to another cluster, as marked by an
-// annotation of their CustomResourceDefinition: everything but the transfer itself is refused, so that clients neither
-// see a part of the objects nor take the others for deleted.
+// Package transfer serves custom resources while their objects are moved from or to another cluster, which an
+// annotation of their CustomResourceDefinition indicates. It rejects all requests except requests of the transfer
+// itself, so that clients neither see only some of the objects nor treat missing objects as deleted.
 package transfer
 
 import (
@@ -22,11 +22,11 @@ import (
 	"quorate.dev/apiserver/router"
 )
 
-// Header marks the requests of a transfer. Users must be members of system:masters: PUT stores the object as it is, and
-// DELETE removes it whatever its finalizers.
+// Header marks the requests of a transfer, which members of system:masters may send. PUT stores the object without
+// changes, and DELETE removes it regardless of its finalizers.
 const Header = "Quorate-Transfer"
 
-// Guard is the handler of resources. Those that are not transferred are served by the embedded handler.
+// Guard is the handler of resources. The embedded handler serves the resources that are not being transferred.
 type Guard struct {
 	router.ResourceHandler
 	Registry *registry.Registry
@@ -34,18 +34,22 @@ type Guard struct {
 
 // Serve implements router.ResourceHandler.
 func (g Guard) Serve(w http.ResponseWriter, r *http.Request, match resource.Match) {
+	if !match.Transferring {
+		g.ResourceHandler.Serve(w, r, match)
+		return
+	}
 	record := request.From(r.Context())
 	verb := record.Info.Verb
 	isTransfer := r.Header.Get(Header) != "" && isAdministrator(record.User)
 	switch {
-	case !match.Transferring, isTransfer && (verb == "get" || verb == "list"):
+	case isTransfer && (verb == "get" || verb == "list"):
 		g.ResourceHandler.Serve(w, r, match)
 	case isTransfer && verb == "update" && record.Info.Subresource == "":
 		respond(w, r, func(ctx context.Context) (runtime.Object, int, error) { return g.store(ctx, r, record, match) })
 	case isTransfer && verb == "delete" && record.Info.Subresource == "":
 		respond(w, r, func(ctx context.Context) (runtime.Object, int, error) { return g.remove(ctx, r, record, match) })
 	default:
-		// Without Retry-After: a watch that is retried would continue at a revision of another etcd.
+		// The error has no Retry-After: a watch that is retried would continue at a revision of another etcd.
 		request.WriteError(w, r, apierrors.NewServiceUnavailable(fmt.Sprintf(
 			"%s are being moved from or to another cluster, please try again later", match.GroupResource())))
 	}
@@ -55,7 +59,7 @@ func isAdministrator(u user.Info) bool {
 	return u != nil && slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
 }
 
-// store stores the object of the body.
+// store stores the object in the body.
 func (g Guard) store(
 	ctx context.Context, r *http.Request, record *request.Record, match resource.Match,
 ) (runtime.Object, int, error) {
@@ -73,7 +77,7 @@ func (g Guard) store(
 	if kind != match.Version.Kind {
 		return nil, 0, apierrors.NewBadRequest(fmt.Sprintf("the object is a %s, not a %s", kind, match.Version.Kind))
 	}
-	target := registry.TransferTarget(match, record.Info.Namespace, record.Info.Name)
+	target := transferTarget(match, record.Info.Namespace, record.Info.Name)
 	if err := checkNames(object, target); err != nil {
 		return nil, 0, err
 	}
@@ -88,15 +92,15 @@ func (g Guard) store(
 	return external, http.StatusOK, err
 }
 
-func checkNames(object runtime.Object, target registry.Target) error {
+func checkNames(object runtime.Object, target resource.Target) error {
 	accessor, ok := object.(metav1.Object)
 	if !ok || accessor.GetNamespace() != target.Namespace || accessor.GetName() != target.Name {
-		return apierrors.NewBadRequest("the namespace and the name of the object must be those of the URL")
+		return apierrors.NewBadRequest("the namespace and the name of the object must match the URL")
 	}
 	return nil
 }
 
-// remove deletes the object with the preconditions of the body.
+// remove deletes the object with the preconditions in the body.
 func (g Guard) remove(
 	ctx context.Context, r *http.Request, record *request.Record, match resource.Match,
 ) (runtime.Object, int, error) {
@@ -108,7 +112,7 @@ func (g Guard) remove(
 	if err := json.Unmarshal(body, &options); err != nil {
 		return nil, 0, apierrors.NewBadRequest("the body must be JSON DeleteOptions: " + err.Error())
 	}
-	target := registry.TransferTarget(match, record.Info.Namespace, record.Info.Name)
+	target := transferTarget(match, record.Info.Namespace, record.Info.Name)
 	if err := g.Registry.Expunge(ctx, target, options.Preconditions); err != nil {
 		return nil, 0, err
 	}
@@ -118,7 +122,8 @@ func (g Guard) remove(
 }
 
 func respond(w http.ResponseWriter, r *http.Request, serve func(context.Context) (runtime.Object, int, error)) {
-	if contentType := r.Header.Get("Content-Type"); contentType != "" && !strings.HasPrefix(contentType, runtime.ContentTypeJSON) {
+	if contentType := r.Header.Get("Content-Type"); contentType != "" &&
+		!strings.HasPrefix(contentType, runtime.ContentTypeJSON) {
 		request.WriteError(w, r, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, r.Method,
 			metav1.SchemeGroupVersion.WithResource("").GroupResource(), "", "a transfer is JSON", 0, false))
 		return
@@ -136,4 +141,9 @@ func respond(w http.ResponseWriter, r *http.Request, serve func(context.Context)
 	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 	w.WriteHeader(code)
 	_, _ = w.Write(body)
+}
+
+// transferTarget returns the target of a transfer.
+func transferTarget(match resource.Match, namespace, name string) resource.Target {
+	return resource.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: namespace, Name: name}
 }

@@ -11,71 +11,84 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// freshWait is the time that a reader waits for a future revision, as in kube-apiserver.
+// freshWait bounds the wait of a reader for a revision that the watch stream has not reached, like blockTimeout of
+// kube-apiserver's watchCache.
 const freshWait = 3 * time.Second
 
-// state of a cache.
+// state is the stage of a cache in its life; see the package documentation.
 type state int
 
 const (
-	idle    state = iota // not used yet; events are ignored
-	loading              // the collection is being read; events are buffered
-	ready                // events are applied
-	dropped              // permanently unusable
+	idle    state = iota // not used yet: the collection is not read, and events are ignored
+	loading              // the collection is being read; its events are buffered
+	ready                // the collection has been read; its events are applied
+	dropped              // permanently unusable: reads and watches fail with ErrDropped
 )
 
-// view is the published state: a tree that contains all events up to progress.seen, and the revision of its last
-// change.
+// view is the state that readers see: a tree that contains all events of the collection up to progress.seen, and the
+// revision of the last change of the collection. changed may be greater than progress.seen, for instance while a
+// batch is being applied.
 type view struct {
 	tree    *tree  // immutable
-	index   *index // immutable; nil: none
+	index   *index // immutable; nil if the collection has no indexed field
 	changed int64
 }
 
-// Cache is one cached collection.
+// Cache is the cache of one collection, the counterpart of kube-apiserver's Cacher. All exported methods are safe for
+// concurrent use.
 type Cache struct {
 	caches  *Caches
 	path    string
-	prefix  string // path and a slash
+	prefix  string // path with a trailing slash
 	extract Extract
 	labels  labelSets
 	stats   stats
 
-	start    sync.Once
-	current  atomic.Pointer[view] // Invariant: not nil exactly while state is ready.
-	incoming []storage.Event      // of the batch being applied; used by the goroutine of Run only
+	start sync.Once
+	// protection is the greatest storage.Protection of a value that the cache has received.
+	protection atomic.Int32
 
-	// extending and deriving are mutexes, of extend and derive, whose Lock can be cancelled by a context.
+	current atomic.Pointer[view] // Invariant: not nil exactly while state is ready.
+	// incoming has the events of the collection in the batch that Caches.apply is distributing. Only the goroutine of
+	// Run uses it.
+	incoming []storage.Event
+
+	// extending and deriving serialize the calls of extend and of derive. They are channels of capacity 1, used as
+	// mutexes whose Lock can be cancelled by a context. Both are taken before mu.
 	extending, deriving chan struct{}
 
-	// mu guards everything below, the contents of tree, and the mutable fields of watchers. See the package documentation
-	// for the order of locks.
+	// mu guards all fields below, the contents of tree and index, encodings.holders of all entries and records, and
+	// the mutable fields of watchers. See the package documentation for the order of locks.
 	mu    sync.RWMutex
 	state state
-	// epoch counts invalidations. A read of the collection that began in an earlier epoch must not be installed: events
-	// between the read and the buffered ones may be lost.
+	// epoch counts the calls of invalidate, and of restartFetch while state is loading. A list of the collection that
+	// began in an earlier epoch must not be installed: events between the list and the first buffered event may be
+	// lost, or the list may have been decrypted with former keys.
 	epoch    int
-	settled  chan struct{}   // closed when ready or dropped, and replaced by an invalidation
-	unready  time.Time       // since when the cache has not been ready
-	failure  error           // of the last attempt to read the collection; nil while ready
-	buffered []storage.Event // since begin, while loading
-	tree     *tree           // nil before the first install
-	index    *index          // nil: none. Invariant: it has the entries of tree.
-	stored   int64           // bytes of all objects in tree
-	changed  int64           // revision of the last change of tree; Invariant: changed >= read
+	settled  chan struct{}   // closed when state becomes ready or dropped; replaced when state becomes loading again
+	unready  time.Time       // time at which the cache was created or last became loading
+	failure  error           // error of the last attempt to list the collection; nil while ready
+	buffered []storage.Event // events received since begin, while state is loading
+	tree     *tree           // contents; nil before the first install and after forget
+	index    *index          // nil if tree is nil or no field is indexed. Invariant: it has the same entries as tree.
+	stored   int64           // sum of the sizes of the stored objects in tree, in bytes
+	changed  int64           // revision of the last change of tree. Invariant: changed >= read
 	ring     ring
 	watchers watchers
-	beside   map[*StoredWatcher]struct{} // nil: none
 	offers   offers
-	retained []retained
+	retained []retained // in the order in which they were retained
+	// storedWatchers has the open StoredWatchers of the collection, which drop ends; nil: none yet.
+	storedWatchers map[*StoredWatcher]struct{}
 
-	// read is the revision at which the collection was last read. Invariant: tree contains all events up to it, so that
-	// applyEvent ignores those that the watch stream delivers afterwards.
+	// read is the revision of the last installed list of the collection. Invariant: tree contains all events up to
+	// it, so that applyEvent ignores events up to it that the watch stream delivers later.
 	read int64
-	// filled is ring.floor as of the last fill, lowered by extend. The ring can be extended only while ring.floor ==
-	// filled: once the ring has dropped events, or reconcile has raised floor, earlier events would leave a gap.
+	// filled is the value that fill, or later extend, has given to ring.floor. The ring can be extended only while
+	// ring.floor == filled: once the ring has dropped events, or reconcile has raised the floor, earlier events would
+	// leave a gap.
 	filled int64
-	// forgotten is the greatest revision after which the store is known to lack events. It saves repeated attempts.
+	// forgotten is the greatest revision from which extend has failed permanently: the store has compacted events
+	// after it, or has too many of them. extend does not try again from revisions up to forgotten.
 	forgotten int64
 }
 
@@ -99,15 +112,16 @@ func (c *Cache) budget() *budget { return &c.caches.encoded }
 // Prefix returns the path of the collection with a trailing slash, for Snapshot.Ascend.
 func (c *Cache) Prefix() string { return c.prefix }
 
-// Snapshot returns a state at a revision or later; 0 means any. It waits up to 3 s for a future revision, or for the
-// collection to be read again, then fails with ErrTooNew.
+// Snapshot returns the state of the collection at the revision atLeast or later; 0 accepts any state. It waits up to
+// 3 seconds until the watch stream has reached the revision, and then fails with ErrTooNew. It waits without that
+// limit until the collection has been read for the first time.
 func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) {
 	if err := c.awaitReread(ctx); err != nil {
 		return nil, err
 	}
 	if snapshot := c.now(); snapshot != nil && snapshot.revision >= atLeast {
 		if atLeast > 0 {
-			c.stats.waits.buckets[0].Add(1) // without reading the clock
+			c.stats.waits.buckets[0].Add(1) // counted as a wait of 0, without reading the clock
 		}
 		return snapshot, nil
 	}
@@ -132,7 +146,8 @@ func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) 
 	}
 }
 
-// Latest returns a state that contains every write that finished before the call.
+// Latest returns a state that contains every write that finished before the call: a consistent read. It fails with
+// ErrTooNew if the cache lags; the caller can then read from the store.
 func (c *Cache) Latest(ctx context.Context) (*Snapshot, error) {
 	snapshot, err := c.latest(ctx)
 	switch {
@@ -146,6 +161,8 @@ func (c *Cache) Latest(ctx context.Context) (*Snapshot, error) {
 	return snapshot, err
 }
 
+// latest implements Latest. It starts the cache before it asks the store for its revision, so that the list of the
+// collection and the request overlap.
 func (c *Cache) latest(ctx context.Context) (*Snapshot, error) {
 	c.start.Do(c.load)
 	revision, err := c.caches.Current(ctx)
@@ -159,7 +176,8 @@ func (c *Cache) latest(ctx context.Context) (*Snapshot, error) {
 }
 
 // latestWithoutProgress returns the current state if it has reached a revision, else ErrTooNew. Without progress
-// requests, the cache cannot wait for the revision of a write to another collection.
+// requests, the cache may never learn that it has reached the revision of a write to another collection, so that
+// waiting is useless.
 func (c *Cache) latestWithoutProgress(ctx context.Context, revision int64) (*Snapshot, error) {
 	if err := c.awaitReread(ctx); err != nil {
 		return nil, err
@@ -171,8 +189,8 @@ func (c *Cache) latestWithoutProgress(ctx context.Context, revision int64) (*Sna
 		ErrTooNew, revision, c.caches.Revision())
 }
 
-// now returns the current state, nil while the cache is not ready. The progress must be loaded before the view: views
-// are published before the progress advances, so that the view contains all events up to it.
+// now returns the current state, nil while the cache is not ready. It must load the progress before the view: views
+// are published before the progress advances, so that the view contains all events up to the progress.
 func (c *Cache) now() *Snapshot {
 	seen := c.caches.progress.seen.Load()
 	v := c.current.Load()
@@ -182,10 +200,10 @@ func (c *Cache) now() *Snapshot {
 	return &Snapshot{tree: v.tree, index: v.index, changed: v.changed, revision: max(seen, v.changed)}
 }
 
-// Loaded reports whether the cache is ready, so that Snapshot does not wait for the collection to be read.
+// Loaded reports whether the cache is ready, so that Snapshot does not wait for a list of the collection.
 func (c *Cache) Loaded() bool { return c.current.Load() != nil }
 
-// Objects returns the number of stored objects, 0 while the collection has not been read.
+// Objects returns the number of objects in the state last published; 0 if none has been.
 func (c *Cache) Objects() int64 { return c.stats.objects.Load() }
 
 func (c *Cache) isDropped() bool {
@@ -194,16 +212,16 @@ func (c *Cache) isDropped() bool {
 	return c.state == dropped
 }
 
-// MeanSize returns the mean size of the stored objects, in bytes.
+// MeanSize returns the mean size of the stored objects in the state last published, in bytes.
 func (c *Cache) MeanSize() int64 {
 	return c.stats.stored.Load() / max(c.stats.objects.Load(), 1)
 }
 
-// errTimeout means that a reader has waited for freshWait.
+// errTimeout means that the timeout of a wait has expired.
 var errTimeout = errors.New("timed out")
 
-// awaitReady starts the cache if necessary and waits until it is ready, or until a value arrives on timeout, which may
-// be nil.
+// awaitReady starts the cache if necessary and waits until it is ready. It fails with errTimeout when a value arrives
+// on timeout, which may be nil, and with ErrDropped if the cache is dropped.
 func (c *Cache) awaitReady(ctx context.Context, timeout <-chan time.Time) error {
 	c.start.Do(c.load)
 	for c.current.Load() == nil {
@@ -226,8 +244,8 @@ func (c *Cache) awaitReady(ctx context.Context, timeout <-chan time.Time) error 
 	return nil
 }
 
-// awaitReread is awaitReady that fails with ErrTooNew if the collection has been read before and is not read again soon:
-// one of its objects may have become unreadable.
+// awaitReread waits like awaitReady. If the collection has been read before, it waits for freshWait at most, and then
+// fails with ErrTooNew: an object of the collection may have become unreadable, so that reading it again fails.
 func (c *Cache) awaitReread(ctx context.Context) error {
 	if c.current.Load() != nil {
 		return nil
@@ -244,7 +262,8 @@ func (c *Cache) awaitReread(ctx context.Context) error {
 	return err
 }
 
-// sweep drops what is too old, for caches without events.
+// sweep drops retained snapshots, events and offers that are too old. Caches does so periodically, because
+// collections may have no events that would cause it.
 func (c *Cache) sweep(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -254,7 +273,8 @@ func (c *Cache) sweep(now time.Time) {
 	c.offers.forget(c.caches.Revision())
 }
 
-// extractLabels returns the labels of a stored object. One bad object must not make the collection unavailable.
+// extractLabels returns the labels of a stored object. An object whose labels cannot be read is logged and treated as
+// unlabelled: one bad object must not make the collection unavailable.
 func (c *Cache) extractLabels(path string, data []byte) map[string]string {
 	if c.extract.Labels == nil {
 		return nil

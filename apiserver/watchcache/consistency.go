@@ -9,13 +9,14 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// ConsistencyInterval is the minimum time between two consistency checks, as in kube-apiserver.
+// ConsistencyInterval is the minimum time between two consistency checks, kube-apiserver's ConsistencyCheckPeriod.
 const ConsistencyInterval = 5 * time.Minute
 
-// consistencyJitter is the maximum extension of the interval, as a factor.
+// consistencyJitter is the maximum random extension of the interval, as a fraction of it.
 const consistencyJitter = 0.5
 
-// checkConsistency compares all caches with the store, one after the other, at intervals until ctx ends.
+// checkConsistency compares all caches that are ready with the store, one after the other, at intervals until ctx
+// ends.
 func (c *Caches) checkConsistency(ctx context.Context) {
 	for c.checks > 0 {
 		c.sleep(ctx, wait.Jitter(c.checks, consistencyJitter))
@@ -33,11 +34,12 @@ func (c *Caches) checkConsistency(ctx context.Context) {
 // inconsistency is the first difference between a cache and the store.
 type inconsistency struct {
 	path          string
-	cached, store int64 // revisions of the object; 0: absent
+	cached, store int64 // revisions of the object in the cache and in the store; 0: it does not exist
 }
 
-// checkConsistency compares the state with the store. If they differ, the cache starts over: it is not known what its
-// watchers have missed, so that their clients must list again.
+// checkConsistency compares the cache with the store at the same revision. If they differ, the cache starts over and
+// expires its watchers: it is unknown which events they have missed, so that their clients must list again.
+// kube-apiserver compares digests instead of revisions (consistencyChecker).
 func (c *Cache) checkConsistency(ctx context.Context) {
 	snapshot := c.now()
 	if snapshot == nil {
@@ -53,6 +55,9 @@ func (c *Cache) checkConsistency(ctx context.Context) {
 	case found == nil:
 		c.stats.consistent.Add(1)
 		c.caches.log.V(3).Info("Watch cache is consistent", "path", c.path, "revision", snapshot.revision)
+		if c.protection.Load() == int32(storage.EncryptedRemotely) { // a KMS plugin can lose keys at any time
+			c.verifyDecryption(ctx, 1)
+		}
 	default:
 		c.stats.inconsistent.Add(1)
 		c.caches.log.Error(nil, "Watch cache is inconsistent with storage; starting over", "path", c.path,
@@ -63,7 +68,8 @@ func (c *Cache) checkConsistency(ctx context.Context) {
 	}
 }
 
-// compare returns the first difference between a state and the store at the same revision, nil if there is none.
+// compare returns the first difference between a snapshot and the keys of the store at the snapshot's revision, nil
+// if there is none. It reads keys and revisions only, in pages, and holds no lock: the snapshot does not change.
 func (c *Cache) compare(ctx context.Context, snapshot *Snapshot) (*inconsistency, error) {
 	options := storage.ListOptions{Revision: snapshot.revision, Limit: pageSize}
 	for {
@@ -79,8 +85,8 @@ func (c *Cache) compare(ctx context.Context, snapshot *Snapshot) (*inconsistency
 	}
 }
 
-// difference compares the entries from a path on with values in the order of their paths. more is set if values follow
-// the last one.
+// difference compares the entries from a path on with a page of values, both sorted by path. more means that further
+// values follow the page, so that later entries are not compared yet.
 func (s *Snapshot) difference(prefix, from string, values []storage.Value, more bool) (found *inconsistency) {
 	s.Ascend(prefix, from, func(e *Entry) bool {
 		switch {

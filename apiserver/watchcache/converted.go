@@ -13,38 +13,41 @@ import (
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/panics"
 )
 
 const (
-	// maxConverted and maxConvertedBytes bound the objects, and their stored bytes, of one call of a conversion webhook.
+	// maxConverted bounds the number of objects of one call of a conversion webhook, and maxConvertedBytes the sum of
+	// their stored bytes. The last object of a call may exceed the latter.
 	maxConverted      = 500
 	maxConvertedBytes = 4 << 20
 )
 
-// remoteState is what an entry knows about its forms in versions that a conversion webhook converts to.
+// remoteState has the results of a conversion webhook for one entry. It is immutable; changeRemote replaces it.
 type remoteState struct {
-	// origin is the entry that has the same stored bytes at an earlier revision; nil: none.
+	// origin is an entry with the same stored bytes at an earlier revision, whose results can be used too; nil: none.
 	origin     *Entry
 	attributes []attributes
-	// private is set for an entry that belongs to one request: items has what the budget otherwise keeps.
+	// private is set for an entry that belongs to one request. Its converted items are kept in items instead of the
+	// budget.
 	private bool
 	items   []convertedItem
 }
 
-// attributes are the labels and selectable fields of an object in one version.
+// attributes has the labels and selectable fields of an object in one version.
 type attributes struct {
 	version *resource.Version
 	labels  labels.Set
 	fields  fields.Set
 }
 
-// convertedItem is an item of the format encoding.Converted.
+// convertedItem is an object that a webhook has converted to a version, in the format encoding.Converted.
 type convertedItem struct {
 	version *resource.Version
 	item    []byte
 }
 
-// knownAttributes returns the attributes in a version if they have been kept.
+// knownAttributes returns the attributes in a version if the entry or its origin has them.
 func (e *Entry) knownAttributes(version *resource.Version) (attributes, bool) {
 	state := e.remote.Load()
 	if state == nil {
@@ -61,7 +64,7 @@ func (e *Entry) knownAttributes(version *resource.Version) (attributes, bool) {
 	return attributes{}, false
 }
 
-// changeRemote replaces the remote state by a changed copy.
+// changeRemote replaces the remote state by a copy that change has changed. change may be called several times.
 func (e *Entry) changeRemote(change func(*remoteState)) {
 	for {
 		old := e.remote.Load()
@@ -76,7 +79,7 @@ func (e *Entry) changeRemote(change func(*remoteState)) {
 	}
 }
 
-// converted returns the item of the format encoding.Converted if the entry has it.
+// converted returns the object in the format encoding.Converted if the entry or its origin has that item.
 func (e *Entry) converted(m resource.Match) ([]byte, bool) {
 	if item, ok := e.cache.budget().finished(&e.encodings, encoding.Converted(m)); ok {
 		return item, true
@@ -103,7 +106,8 @@ func (e *Entry) converted(m resource.Match) ([]byte, bool) {
 	return item, true
 }
 
-// keepConverted keeps an item of the format encoding.Converted as long as other encodings of the entry.
+// keepConverted adds an item in the format encoding.Converted to the entry. The budget may evict it like other
+// encodings, unless the entry is private.
 func (e *Entry) keepConverted(m resource.Match, item []byte) {
 	if state := e.remote.Load(); state != nil && state.private {
 		e.changeRemote(func(s *remoteState) {
@@ -114,7 +118,7 @@ func (e *Entry) keepConverted(m resource.Match, item []byte) {
 	_, _ = e.encodings.get(e.cache.budget(), encoding.Converted(m), func() ([]byte, error) { return item, nil })
 }
 
-// keepAttributes keeps the attributes of a converted object as long as the entry.
+// keepAttributes extracts the attributes of a converted object and keeps them as long as the entry.
 func (e *Entry) keepAttributes(m resource.Match, object runtime.Object) (attributes, error) {
 	made := attributes{version: m.Version}
 	var err error
@@ -130,8 +134,8 @@ func (e *Entry) keepAttributes(m resource.Match, object runtime.Object) (attribu
 	return made, nil
 }
 
-// Attributes returns the labels and selectable fields of the object in a version that a conversion webhook converts it
-// to. The caller must not change them.
+// Attributes returns the labels and selectable fields of the object in a version that a conversion webhook converts
+// the object to. The caller must not change them.
 func (e *Entry) Attributes(ctx context.Context, m resource.Match) (labels.Set, fields.Set, error) {
 	if known, ok := e.knownAttributes(m.Version); ok {
 		return known.labels, known.fields, nil
@@ -144,19 +148,20 @@ func (e *Entry) Attributes(ctx context.Context, m resource.Match) (labels.Set, f
 	return made.labels, made.fields, err
 }
 
-// Object returns the object in a version that a conversion webhook converts it to. The caller owns it.
+// Object returns the object in a version that a conversion webhook converts the object to. The caller owns the
+// result.
 func (e *Entry) Object(ctx context.Context, m resource.Match) (runtime.Object, error) {
 	items, err := Convert(ctx, m, []*Entry{e})
 	if err != nil {
 		return nil, err
 	}
-	if items == nil { // the definition has changed, and needs no webhook
+	if items == nil { // the CRD has changed since, and this version needs no webhook
 		return m.Version.Codec.LoadExternal(ctx, e.stored)
 	}
 	return encoding.DecodeConverted(items[0])
 }
 
-// encodedRemotely returns the object in a format of a version that a conversion webhook converts it to.
+// encodedRemotely returns the object in a format of a version that a conversion webhook converts the object to.
 func (e *Entry) encodedRemotely(ctx context.Context, format encoding.Format) (codec.Encoding, error) {
 	if item, ok := e.cache.budget().finished(&e.encodings, format); ok {
 		return codec.Whole(item), nil
@@ -168,7 +173,7 @@ func (e *Entry) encodedRemotely(ctx context.Context, format encoding.Format) (co
 	return e.derived(format, items[0])
 }
 
-// derived returns the object in a format, made from a converted item.
+// derived returns the object in a format, given its item in the format encoding.Converted.
 func (e *Entry) derived(format encoding.Format, converted []byte) (codec.Encoding, error) {
 	if format.IsConverted() {
 		return codec.Whole(converted), nil
@@ -182,7 +187,8 @@ func (e *Entry) derived(format encoding.Format, converted []byte) (codec.Encodin
 	return codec.Whole(item), nil
 }
 
-// EncodedAll returns entries in a format, like Entry.Encoded. A conversion webhook gets many of them in one call.
+// EncodedAll returns entries in a format, like Entry.Encoded for each of them, but with few calls of a conversion
+// webhook. All entries must be of the same cache.
 func EncodedAll(ctx context.Context, format encoding.Format, entries []*Entry) ([]codec.Encoding, error) {
 	const checkInterval = 16
 	items := make([]codec.Encoding, len(entries))
@@ -206,7 +212,8 @@ func EncodedAll(ctx context.Context, format encoding.Format, entries []*Entry) (
 	return items, nil
 }
 
-// PrepareAttributes makes Attributes of all entries return without a call of a conversion webhook.
+// PrepareAttributes converts entries, with few calls of a conversion webhook, and keeps their attributes. Attributes
+// of these entries then returns without a call.
 func PrepareAttributes(ctx context.Context, m resource.Match, entries []*Entry) error {
 	var missing []*Entry
 	for _, entry := range entries {
@@ -230,9 +237,11 @@ func PrepareAttributes(ctx context.Context, m resource.Match, entries []*Entry) 
 	return nil
 }
 
-// Convert returns the items, in the format encoding.Converted, of the entries that a conversion webhook converts to a
-// version, and nil for the others; nil instead of a slice if there are none. Concurrent readers of one entry share the
-// call. ctx bounds the wait, not the call, because other readers may need its result.
+// Convert converts entries to a version with a conversion webhook. It returns their items in the format
+// encoding.Converted, nil for the entries that need no webhook, and a nil slice if no entry needs one. All entries
+// must be of the same cache. Concurrent readers of an entry share its conversion. ctx bounds the wait, not the call
+// of the webhook, because other readers may need its result. If an object fails, the objects after it in the same
+// call are converted in further calls.
 func Convert(ctx context.Context, m resource.Match, entries []*Entry) ([][]byte, error) {
 	if m.Source == resource.BuiltIn || len(entries) == 0 {
 		return nil, nil
@@ -260,10 +269,10 @@ func Convert(ctx context.Context, m resource.Match, entries []*Entry) ([][]byte,
 	return items, nil
 }
 
-// errSkipped means that a conversion was not tried, because one before it in the same call failed.
+// errSkipped means that an object was not converted, because an object before it in the same call could not be.
 var errSkipped = errors.New("an object before it could not be converted")
 
-// calls are the conversions that are being waited for.
+// calls has the conversions that are running, so that readers can join them.
 type calls struct {
 	mu      sync.Mutex // never held together with another lock
 	running map[callKey]*conversion
@@ -274,20 +283,22 @@ type callKey struct {
 	version *resource.Version
 }
 
-// conversion is one object of a call of a conversion webhook.
+// conversion is the conversion of one entry to one version, as part of a call of a conversion webhook.
 type conversion struct {
 	entry *Entry
-	done  chan struct{} // closed when item or err is set
+	done  chan struct{} // closed when item or err has been set
 	item  []byte
 	err   error
 }
 
-// waiting is a conversion that one reader waits for, and the index of its entry.
+// waiting is a conversion that one reader waits for, and the index of its entry in the reader's slice.
 type waiting struct {
 	*conversion
 	index int
 }
 
+// await waits for the conversion, but not longer than ctx. A conversion that is finished is returned even if ctx has
+// ended.
 func (w waiting) await(ctx context.Context) ([]byte, error) {
 	select {
 	case <-w.done:
@@ -302,8 +313,9 @@ func (w waiting) await(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// begin starts one call for the entries from first on that have not been converted and are not being converted. It
-// returns the conversions to wait for, and the end of the entries that they cover.
+// begin joins or starts the conversions of the entries from index first on, up to the limits of one call. The
+// conversions that it starts are one call in a new goroutine. It returns the conversions to wait for, and the index
+// after the last entry that they cover.
 func (cs *calls) begin(m resource.Match, entries []*Entry, first int) (end int, all []waiting) {
 	var mine []*conversion
 	bytes := 0
@@ -324,19 +336,19 @@ func (cs *calls) begin(m resource.Match, entries []*Entry, first int) (end int, 
 		}
 	}
 	if len(mine) > 0 {
-		go cs.run(m, mine)
+		go cs.runCaught(m, mine)
 	}
 	return end, all
 }
 
-// converted returns the conversion of an object that has an item already.
+// converted returns a finished conversion with an item.
 func converted(item []byte) *conversion {
 	done := make(chan struct{})
 	close(done)
 	return &conversion{done: done, item: item}
 }
 
-// join returns the conversion of an entry, and whether the caller must run it.
+// join returns the running conversion of an entry. If there is none, it adds one, which the caller must run.
 func (cs *calls) join(key callKey) (shared *conversion, own bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -351,12 +363,24 @@ func (cs *calls) join(key callKey) (shared *conversion, own bool) {
 	return shared, true
 }
 
-// run converts entries and keeps the results.
+// runCaught calls run. If run panics, its conversions fail with errUnfinished, and the panic is logged.
+func (cs *calls) runCaught(m resource.Match, batch []*conversion) {
+	err := panics.Catch(func() error {
+		cs.run(m, batch)
+		return nil
+	})
+	if err != nil {
+		batch[0].entry.cache.caches.log.Error(err, "The conversion of objects panicked", "path", batch[0].entry.cache.path)
+	}
+}
+
+// run converts a batch of entries and keeps the items. If an object fails, its conversion gets the error, and those
+// after it get errSkipped.
 func (cs *calls) run(m resource.Match, batch []*conversion) {
 	defer cs.finish(m.Version, batch)
 	sources := make([]encoding.Source, len(batch))
 	for i, conversion := range batch {
-		conversion.err = errUnfinished // seen if a converter panics
+		conversion.err = errUnfinished // the error if EncodeAll panics
 		sources[i] = encoding.Source{Stored: conversion.entry.stored, Revision: conversion.entry.revision}
 	}
 	items, err := encoding.Converted(m).EncodeAll(batch[0].entry.cache.caches.ctx, sources)
@@ -373,6 +397,7 @@ func (cs *calls) run(m resource.Match, batch []*conversion) {
 	}
 }
 
+// finish removes a batch of conversions and wakes their readers.
 func (cs *calls) finish(version *resource.Version, batch []*conversion) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

@@ -3,7 +3,7 @@ package watchcache
 import "quorate.dev/apiserver/storage"
 
 // Detached returns an entry for a value that the cache does not hold, such as an old revision. Its encodings are not
-// shared.
+// kept, and its labels are not shared.
 func (c *Cache) Detached(v storage.Value) *Entry {
 	entry := &Entry{
 		cache: c, path: v.Path, stored: v.Data, revision: v.Revision, created: v.Created,
@@ -15,7 +15,8 @@ func (c *Cache) Detached(v storage.Value) *Entry {
 	return detached(entry)
 }
 
+// detached retires an entry that no other goroutine has yet, so that its encodings are not kept.
 func detached(e *Entry) *Entry {
-	e.retired = true // without budget.mu: no other goroutine has the entry yet
+	e.retired = true // needs no lock: no other goroutine has the entry yet
 	return e
 }

@@ -1,62 +1,112 @@
-// Package watchcache keeps collections of a store in memory as stored bytes and shared encodings, and serves reads and
-// watches from them. One watch stream of the store keeps all collections up to date.
+// Package watchcache keeps the collections of a store in memory and serves lists, gets and watches from them. It
+// takes the place of kube-apiserver's Cacher and watchCache (k8s.io/apiserver/pkg/storage/cacher). An object is held
+// as its stored bytes, decrypted, plus the encodings that responses needed, which all readers and watchers share.
 //
-// # Path of a request
+// # Data structures
 //
-// A read calls Cache.Latest, which asks the store for its current revision, or Cache.Snapshot with the revision that
-// the client requires. Both wait until the watch stream has reached that revision and return an immutable Snapshot,
-// which is read without locks. Cache.Exact returns an earlier state: a retained one, or one derived from the current
-// state by undoing the events since. Entry.Encoded returns an object in a format of package encoding; all readers share
-// the result.
+//   - Caches: the caches of one store. Caches.Run reads one watch stream for all of them. progress has the revision
+//     that the stream has reached, and the readers that wait for a later one.
+//   - Cache: one collection. Its B-tree (tree) maps paths to Entries; index sorts the same Entries by one
+//     selectable field; ring has the latest events; watchers has the Watchers, grouped by Scope.
+//   - Entry: one object at one revision. Its encodings are added on demand and evicted by the budget of the Caches.
+//   - Snapshot: a copy-on-write clone of tree and index, with the range of revisions at which the collection had
+//     this state.
+//   - Watcher: a cursor into the ring. It has no goroutine and no copies of events.
+//   - StoredWatcher: a watch of the store that bypasses the cache, for collections that must not be cached.
 //
-// A watch is a Watcher: a position in the ring of events of its collection. Events are dispatched by scope (namespace,
-// name, selected field), so that an event costs nothing for watchers of other objects. A Watcher that starts before the
-// first event in the ring extends it by events from the store. One that lags behind the ring expires; it never delays
-// the others. Event.Encoded returns the frame of an event; all clients that see the event alike share it.
+// # Life of a request
 //
-// A write goes to the store. Its event updates the cache; Cache.Offer attaches the encoding that the response needed.
+// A consistent read calls Cache.Latest, which asks the store for its current revision. A read with a resourceVersion
+// calls Cache.Snapshot. Both wait until the watch stream has reached the revision, and return a Snapshot, which is
+// read without locks. Cache.Exact returns the state at an earlier revision: it is the current or a retained Snapshot,
+// or derived from the current one by undoing the later events of the ring.
 //
-// Objects that a conversion webhook converts are converted on the first read in a version, by Convert: in batches, in a
-// goroutine of the call, whose result all readers of the object share. The result is kept like an encoding, and all
-// formats of the version are derived from it. Labels and selectable fields in a version are kept with the entry.
+// A watch is a Watcher. An event is added to the ring once, and wakes only the Watchers whose Scope (namespace, name,
+// value of a selectable field) the object matches before or after the event. A Watcher that starts before the first
+// event of the ring adds the missing events from etcd's history to the ring. A Watcher that falls behind the ring
+// expires; it never delays the stream or other Watchers.
+//
+// A write goes to the store, not to the cache; the event of the write updates the cache. With Cache.Offer, the writer
+// passes on the encoding that its response needed, so that the event is not encoded again.
+//
+// # Life of an event
+//
+// Caches.apply receives it in a batch of the stream and decrypts it, without a lock. Cache.apply takes the write lock
+// of the collection's cache, replaces the Entry in tree and index, pushes a record onto the ring, and signals the
+// Watchers. After the last event of the batch, publish stores a new clone of tree and index. When all caches have
+// published, the progress advances and releases the readers that wait for the revision. Watcher.Next then returns the
+// event; Event.Encoded encodes it for the first client of each format, and returns the same bytes to the others. The
+// record leaves the ring when the ring exceeds its limits. When neither tree nor ring holds an Entry any more, its
+// encodings are dropped.
 //
 // # Life of a collection
 //
-// A cache is idle until its first use. Then it is loading: it buffers events and lists the collection. install applies
-// the buffered events, and the cache is ready. If the watch stream loses events, the cache is loading again, and
-// install dispatches the differences to its watchers. If the store returns to an earlier revision, because a backup was
-// restored, the cache drops everything and expires its watchers.
+// A cache is idle until its first use. While it is loading, it buffers events and fetch lists the collection; install
+// then applies the buffered events, and the cache is ready. If the watch stream loses events, for instance because
+// etcd has compacted them, the cache is loading again, and install dispatches the differences to its Watchers. If the
+// store returns to an earlier revision, because a backup was restored, the cache drops its contents and expires its
+// Watchers. Each consistency check compares the cache with the store; a cache that differs starts over in the same
+// way. Caches.Drop removes a cache permanently when the definition of its resource has changed or is gone.
 //
-// A collection that is not cached for clients is watched beside the cache, by a StoredWatcher each. In each interval of
-// consistency checks, a cache is compared with the store, and starts over if they differ.
+// # Conversion webhooks
+//
+// An object of a CRD with a conversion webhook is converted when it is first read in a version, by Convert: in
+// batches, in a goroutine that outlives the reader, and once for all concurrent readers. The converted item is kept
+// like an encoding, and all formats of the version are derived from it. The labels and selectable fields of the
+// converted object are kept with the Entry. docs/howto/follow-a-conversion.md names all functions from a request to the
+// webhook.
 //
 // # Invariants
 //
-//   - A cache publishes its state before the progress reaches the state's revision. A reader that waits for the
-//     progress therefore finds all events up to it in the published state.
-//   - Published trees, Entries and Snapshots are immutable, except for the encodings and fields that Entries gain.
-//   - The ring holds all events after its floor. A Watcher either returns all events after its start, or fails.
-//   - Encodings are kept for Entries in the tree and events in the ring only. When the last of both releases the owner,
-//     its encodings are dropped; readers that still hold the Entry encode for themselves.
-//   - The memory of encodings is bounded for all caches together, that of events for each collection.
+//   - A cache publishes its state before the progress reaches the revision of that state. A reader that waits for
+//     the progress therefore finds all events up to it in the published state.
+//   - A published tree and index are immutable. An Entry is immutable, except for the encodings and selectable
+//     fields that are added to it.
+//   - The ring holds all events after its floor. A Watcher returns all events after its start, or it fails. After
+//     the watch stream has lost events, it returns instead the differences to the state read afterwards.
+//   - Encodings are added only to an Entry or record that is not retired. It is retired when the last of tree and
+//     ring releases it; a detached Entry is retired from the start. A reader of a retired Entry encodes for itself.
+//   - The encodings of all caches together take at most Options.EncodingBudget. The events of one collection take
+//     at most Options.RingBytes, or more from the time that a Watcher adds history until the next event or sweep.
 //
-// # Order of locks
+// # Locks
+//
+// The order is
 //
 //	Caches.mu > Cache.mu > budget.mu, labelSets.mu
 //
-// progress.mu is never held together with another lock. extending and deriving are taken before Cache.mu. No lock is
-// held while an object is encoded, except by the reader's sync.Once of that one encoding, and none during a request to
-// the store, except extending. None at all is held during a call of a conversion webhook.
+// progress.mu and calls.mu are never held together with another lock. Cache.extending and Cache.deriving are taken
+// before Cache.mu. extending alone is held during a request to the store. Under the write lock of Cache.mu, the
+// labels of new objects are extracted, and the selectable fields that the Scope of a Watcher names. An object is
+// encoded outside of all these locks, in the sync.Once of its encoding, for which other readers of the same encoding
+// wait. No lock is held during a call of a conversion webhook or a KMS plugin, except extending.
 //
-// # Rejected
+// # What may block
 //
-//   - One watch of the store per collection, as in kube-apiserver. One stream orders the events of all collections, so
-//     that a single revision says how far all caches are.
-//   - A goroutine and a buffered channel per watcher, as in kube-apiserver. An idle watcher then costs several KB, and
-//     a slow one blocks the dispatch until a timeout.
+// Cache.Snapshot, Latest and Exact wait at most 3 seconds (freshWait) for the watch stream to reach a revision, and
+// without limit until the collection is first read; Latest also waits for a response of the store. Watcher.Next and
+// StoredWatcher.Next wait for events. Entry.Encoded, Event.Encoded and Convert wait for another reader's encoding or
+// for a conversion webhook. All of them may be called from any goroutine that may wait; one Watcher must not be used
+// by two calls of Next at the same time. Watch, Offer, At, Retain, Compacted, VerifyDecryption and the methods of
+// Snapshot do not wait for the store. The goroutine of Run never waits for a reader; it waits at most decryptionWait
+// for a KMS plugin.
+//
+// # Cost
+//
+// An event costs O(log n) for n objects, plus one step per Watcher of the whole collection, per distinct shape of the
+// other Scopes, and per Watcher whose Scope the event matches. A published state costs the copies of the tree nodes
+// that the next batch changes. A Snapshot costs one allocation. Exact costs O(e log n) for e events since the
+// revision.
+//
+// # Rejected alternatives
+//
+//   - One watch of etcd per collection, as in kube-apiserver. One stream orders the events of all collections, so
+//     that a single revision says how current all caches are.
+//   - A goroutine and a buffered channel per watcher, as in kube-apiserver (cacheWatcher). An idle watcher then
+//     costs several KB, and a slow one blocks the dispatch until a timeout.
 //   - Decoded objects in the cache. They take a multiple of the memory, and every response encodes them again.
-//   - Indexes of all selectable fields. The node of a pod is indexed, because kubelets select by it; of other fields, those
-//     of existing watchers are evaluated, and only for new events.
-//   - Garbage collection of encodings by age. The clock algorithm keeps what is used, within a fixed budget, and marks
-//     an encoding as used without a lock.
+//   - Indexes of all selectable fields. The nodes of pods and ResourceSlices are indexed, because kubelets select
+//     by them. Of other fields, only those named in Scopes of Watchers are extracted, and only from new events.
+//   - Eviction of encodings by age. The clock algorithm keeps the encodings that are used, within a fixed budget,
+//     and marks an encoding as used without a lock.
 package watchcache

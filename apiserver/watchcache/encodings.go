@@ -8,37 +8,43 @@ import (
 	"quorate.dev/apiserver/encoding"
 )
 
-// encodingOverhead is the approximate memory of an encoding beside its data, in bytes.
+// encodingOverhead is the approximate memory that an encoding takes in addition to its data, in bytes.
 const encodingOverhead = 128
 
-var errUnfinished = errors.New("making the encoding did not finish")
+var errUnfinished = errors.New("encode object: interrupted by a panic")
 
-// encodings are the encodings of one object or event that exist now.
+// encodings has the existing encodings of one object or event. It is embedded in an Entry or a record, which is its
+// owner.
 type encodings struct {
-	// list is replaced, never changed, under budget.mu. Invariant: no two elements have the same format.
+	// list is replaced under budget.mu, never changed, and read without a lock. nil: empty. Invariant: no two
+	// elements have the same format.
 	list atomic.Pointer[[]*keptEncoding]
 
-	// holders counts the tree and the ring records that hold the owner; guarded by Cache.mu.
+	// holders is the number of references to the owner from the tree and the ring. Guarded by Cache.mu.
 	holders int32
-	// retired is set when holders drops to 0: from then on, no encoding is kept. Guarded by budget.mu.
+	// retired is set when holders drops to 0; in detached entries it is always set. While it is set, new encodings are
+	// not kept. Guarded by budget.mu.
 	retired bool
 }
 
-// keptEncoding is one encoding, made by the first caller that needs it while the others wait.
+// keptEncoding is one encoding. once runs its encode function in the first caller that needs it; concurrent callers
+// wait in once.
 type keptEncoding struct {
 	format encoding.Format
 	owner  *encodings
 	once   sync.Once
-	data   []byte // written within once; read only after it
-	err    error  // as data
+	data   []byte // written in once; read only after it
+	err    error  // written and read like data
 
-	used atomic.Bool // since the budget's hand last passed
-	// kept reports whether the budget has it in its circle; guarded by budget.mu. Invariant: kept implies that owner.list
-	// contains it and that prev and next are set.
+	used atomic.Bool // set if the encoding was used since the budget's hand last passed
+	// kept is set while the encoding is in the budget's circle. Guarded by budget.mu. Invariant: kept implies that
+	// owner.list contains the encoding and that prev and next are set.
 	kept       bool
-	prev, next *keptEncoding // in the circle; guarded by budget.mu
+	prev, next *keptEncoding // neighbours in the circle; guarded by budget.mu
 }
 
+// find returns the encoding in a format, finished or not, or nil. It takes no lock. It compares the formats one by one,
+// because an object has few.
 func (e *encodings) find(format encoding.Format) *keptEncoding {
 	list := e.list.Load()
 	if list == nil {
@@ -52,15 +58,16 @@ func (e *encodings) find(format encoding.Format) *keptEncoding {
 	return nil
 }
 
-// get returns the encoding in a format, made by encode if there is none. encode must depend on the format and on the
-// owner only: concurrent callers share the result of one of them.
+// get returns the encoding in a format. If it does not exist, get calls encode and keeps the result, unless the owner
+// is retired. Concurrent callers share the result of a single call; therefore encode must depend only on the format and
+// the owner. get waits for a concurrent caller even if the request's context has ended.
 func (e *encodings) get(b *budget, format encoding.Format, encode func() ([]byte, error)) ([]byte, error) {
 	x := e.find(format)
 	if x == nil {
 		x = b.claim(e, format)
 	}
 	x.once.Do(func() {
-		x.err = errUnfinished // seen by the others if encode panics
+		x.err = errUnfinished // the error for concurrent callers if encode panics
 		defer b.settle(x)
 		x.data, x.err = encode()
 	})
@@ -70,22 +77,23 @@ func (e *encodings) get(b *budget, format encoding.Format, encode func() ([]byte
 	return x.data, x.err
 }
 
-// budget bounds the memory of all encodings by the clock algorithm: a hand moves around the circle of encodings and
-// evicts each that was not used since the hand last passed.
+// budget limits the memory of all encodings with the clock algorithm: a hand moves around a circle of encodings and
+// evicts each encoding that was not used since the hand last passed it. Using an encoding takes no lock; evicting one
+// takes amortized constant time.
 type budget struct {
 	limit int64 // bytes
 
 	// mu may be taken while Cache.mu is held, never the reverse.
 	mu    sync.Mutex
-	spent int64         // Invariant: the sum of len(data)+encodingOverhead over the circle; at most limit after settle.
-	hand  *keptEncoding // the oldest of the circle, before which new ones are inserted; nil: the circle is empty
-	count int           // in the circle
+	spent int64         // Invariant: the sum of len(data)+encodingOverhead over the circle; after settle at most limit
+	hand  *keptEncoding // next encoding to consider, before which new encodings are inserted; nil: the circle is empty
+	count int
 
 	evicted atomic.Int64
 }
 
-// claim adds an encoding that is yet to be made, or returns the one that another caller has added meanwhile. That of a
-// retired owner belongs to its caller alone.
+// claim adds an empty encoding to its owner, whose data the caller must set, or returns the one that another caller has
+// added concurrently. If the owner is retired, the encoding is not added, and only the caller uses it.
 func (b *budget) claim(owner *encodings, format encoding.Format) *keptEncoding {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,7 +107,8 @@ func (b *budget) claim(owner *encodings, format encoding.Format) *keptEncoding {
 	return x
 }
 
-// finished returns an encoding of an owner that has been made and is kept. Unlike get, it waits for no other caller.
+// finished returns an encoding of an owner if it has been made and is kept. Unlike get, finished never waits for
+// another caller.
 func (b *budget) finished(owner *encodings, format encoding.Format) ([]byte, bool) {
 	if owner.list.Load() == nil {
 		return nil, false
@@ -114,8 +123,8 @@ func (b *budget) finished(owner *encodings, format encoding.Format) ([]byte, boo
 	return x.data, true
 }
 
-// settle adds an encoding that has been made to the circle, or removes it from its owner if it failed, so that the next
-// caller tries again.
+// settle adds a finished encoding to the circle, and evicts other encodings until the budget is within its limit. If
+// encode has failed, settle removes the encoding from its owner, so that the next caller tries again.
 func (b *budget) settle(x *keptEncoding) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,7 +141,7 @@ func (b *budget) settle(x *keptEncoding) {
 	}
 }
 
-// turn moves the hand by one. It evicts the encoding there, or clears its mark if it has been used.
+// turn moves the hand by one encoding. It evicts the encoding if its used bit is not set, and clears the bit otherwise.
 func (b *budget) turn() {
 	x := b.hand
 	if x.used.Swap(false) {
@@ -144,7 +153,7 @@ func (b *budget) turn() {
 	b.evicted.Add(1)
 }
 
-// retire drops all encodings of an owner without holders.
+// retire drops all encodings of an owner to which the tree and the ring have no references any more.
 func (b *budget) retire(owner *encodings) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -160,6 +169,7 @@ func (b *budget) retire(owner *encodings) {
 	}
 }
 
+// keep inserts an encoding at the position that the hand reaches last. The caller holds mu.
 func (b *budget) keep(x *keptEncoding) {
 	x.kept = true
 	b.spent += int64(len(x.data)) + encodingOverhead
@@ -172,6 +182,7 @@ func (b *budget) keep(x *keptEncoding) {
 	x.prev.next, x.next.prev = x, x
 }
 
+// forget removes an encoding from the circle. The caller holds mu.
 func (b *budget) forget(x *keptEncoding) {
 	x.kept = false
 	b.spent -= int64(len(x.data)) + encodingOverhead
@@ -187,12 +198,14 @@ func (b *budget) forget(x *keptEncoding) {
 	x.prev, x.next = nil, nil
 }
 
+// usage returns the memory and the number of all encodings that are kept, for metrics.
 func (b *budget) usage() (bytes int64, count int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.spent, b.count
 }
 
+// add replaces list with a copy that contains an additional encoding. The caller holds budget.mu.
 func (e *encodings) add(x *keptEncoding) {
 	var list []*keptEncoding
 	if old := e.list.Load(); old != nil {
@@ -202,6 +215,7 @@ func (e *encodings) add(x *keptEncoding) {
 	e.list.Store(&list)
 }
 
+// remove replaces list with a copy without an encoding. The caller holds budget.mu.
 func (e *encodings) remove(x *keptEncoding) {
 	old := e.list.Load()
 	if old == nil {

@@ -13,20 +13,23 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// Entry is one object at one revision. It is immutable except for fields and encodings, which are added on demand.
+// Entry is one object at one revision. It is immutable, except for fields, remote and encodings, which are added on
+// demand. All methods are safe for concurrent use.
 type Entry struct {
 	cache    *Cache
 	path     string
 	stored   []byte
 	revision int64
-	created  int64 // revision of the object's creation; distinguishes it from a recreated one
+	created  int64 // revision of the object's creation, which distinguishes it from an earlier object under the same path
 	labels   *labelSet
 	fields   atomic.Pointer[fields.Set]
-	// remote is replaced, never changed; nil unless a conversion webhook converts objects of the collection.
+	// remote is replaced, never changed. It is nil unless a conversion webhook converts objects of the collection.
 	remote atomic.Pointer[remoteState]
 	encodings
 }
 
+// newEntry returns an entry for the tree. It acquires shared labels, which releaseEntry releases, or the caller if the
+// entry does not get into the tree.
 func (c *Cache) newEntry(path string, data []byte, revision, created int64) *Entry {
 	return &Entry{
 		cache: c, path: path, stored: data, revision: revision, created: created,
@@ -38,7 +41,7 @@ func (c *Cache) entryOf(v storage.Value) *Entry {
 	return c.newEntry(v.Path, v.Data, v.Revision, v.Created)
 }
 
-// deleted returns the entry of an object's last state at the revision of its deletion.
+// deleted returns an entry with the same bytes as e at the revision of the object's deletion.
 func (e *Entry) deleted(revision int64) *Entry {
 	last := &Entry{
 		cache: e.cache, path: e.path, stored: e.stored, revision: revision, created: e.created, labels: e.labels,
@@ -49,7 +52,7 @@ func (e *Entry) deleted(revision int64) *Entry {
 	return last
 }
 
-// Path returns the key below the store's prefix.
+// Path returns the object's path: its key in etcd without the store's prefix.
 func (e *Entry) Path() string { return e.path }
 
 // Name returns the object's name.
@@ -58,7 +61,8 @@ func (e *Entry) Name() string { return e.path[strings.LastIndexByte(e.path, '/')
 // Namespace returns the object's namespace, empty for cluster-scoped objects.
 func (e *Entry) Namespace() string { return namespaceOf(e.path[len(e.cache.prefix):]) }
 
-// namespaceOf returns the namespace in "namespace/name" or "name".
+// namespaceOf returns the namespace of a path relative to its collection: "namespace/name", or "name" without a
+// namespace.
 func namespaceOf(relative string) string {
 	namespace, _, found := strings.Cut(relative, "/")
 	if !found {
@@ -73,7 +77,8 @@ func (e *Entry) Revision() int64 { return e.revision }
 // Stored returns the stored bytes. The caller must not change them.
 func (e *Entry) Stored() []byte { return e.stored }
 
-// Labels returns the labels of the stored object. The caller must not change them: entries with equal labels share them.
+// Labels returns the labels of the stored object. The caller must not change them, because entries with equal labels
+// share them.
 func (e *Entry) Labels() labels.Set {
 	if e.labels == nil {
 		return nil
@@ -81,8 +86,8 @@ func (e *Entry) Labels() labels.Set {
 	return e.labels.set
 }
 
-// Fields returns the selectable fields, which are extracted on the first call. It must not be called for objects that a
-// conversion webhook converts.
+// Fields returns the selectable fields of the stored object. The first call extracts them; the entry keeps them. It
+// must not be called for objects that a conversion webhook converts: Attributes returns theirs.
 func (e *Entry) Fields() (fields.Set, error) {
 	if known := e.fields.Load(); known != nil {
 		return *known, nil
@@ -98,7 +103,8 @@ func (e *Entry) Fields() (fields.Set, error) {
 	return found, nil
 }
 
-// Field returns the value of a selectable field. That of the index is not kept.
+// Field returns the value of one selectable field. The value of the indexed field is read from the stored bytes each
+// time; any other field makes the entry extract and keep all of them.
 func (e *Entry) Field(name string) (string, error) {
 	if index := e.cache.extract.Index; index != nil && index.Field == name {
 		return index.Value(e.stored)
@@ -107,8 +113,9 @@ func (e *Entry) Field(name string) (string, error) {
 	return set[name], err
 }
 
-// Encoded returns the object in a format. The first caller makes the encoding; concurrent ones wait for it. The caller
-// must not change the result. ctx bounds the wait for a conversion webhook.
+// Encoded returns the object in a format. The first caller makes the encoding, and concurrent callers wait for it.
+// The caller must not change the result. ctx bounds the wait for a conversion webhook, but not the wait for another
+// caller.
 func (e *Entry) Encoded(ctx context.Context, format encoding.Format) (codec.Encoding, error) {
 	if format.Remote(e.stored) {
 		return e.encodedRemotely(ctx, format)
@@ -126,5 +133,5 @@ func (e *Entry) Encoded(ctx context.Context, format encoding.Format) (codec.Enco
 	return format.Assemble(kept, e.stored, e.revision), nil
 }
 
-// Keeps reports whether the cache has the object in a format now, so that Encoded encodes nothing.
+// Keeps reports whether the cache has the object in a format, or another caller is making that encoding.
 func (e *Entry) Keeps(format encoding.Format) bool { return e.encodings.find(format) != nil }

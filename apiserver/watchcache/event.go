@@ -11,7 +11,8 @@ import (
 // Type is the kind of change of an object.
 type Type uint8
 
-// The types of events, of the collection as a whole: selectors of clients may change how they see them.
+// The types of events of the collection as a whole. A client whose selectors an object begins or ceases to match sees
+// an Added or a Deleted event instead of a Modified one.
 const (
 	Added Type = iota + 1
 	Modified
@@ -31,18 +32,18 @@ func (t Type) String() string {
 	return "UNKNOWN"
 }
 
-// Event is a change of one object. All watchers share its entries and encodings.
+// Event is a change of one object. All watchers of the cache share its entries and encodings.
 type Event struct {
 	Type     Type
-	Entry    *Entry // after the change; for Deleted, the last state at the revision of the deletion
-	Previous *Entry // before the change; nil for Added
+	Entry    *Entry // the object after the change; for Deleted, its last state at the revision of the deletion
+	Previous *Entry // the object before the change; nil for Added
 	Revision int64
 	shared   *record
 }
 
-// Encoded returns the frame of the event as a client sees it, shared by all clients that see it alike: for an object
-// that begins or ceases to match a client's selectors, seen differs from Type. The caller must not change the result.
-// ctx bounds the wait for a conversion webhook.
+// Encoded returns the frame of the watch protocol for the event, with the event type that a client sees: seen differs
+// from Type if the object begins or ceases to match the client's selectors. All clients with the same format and the
+// same seen share the frame, which the caller must not change. ctx bounds the wait for a conversion webhook.
 func (e Event) Encoded(ctx context.Context, format encoding.Format, seen watch.EventType) ([]byte, error) {
 	if format.Resource.ConvertsRemotely {
 		return e.encodedRemotely(ctx, format, seen)
@@ -56,8 +57,8 @@ func (e Event) Encoded(ctx context.Context, format encoding.Format, seen watch.E
 	})
 }
 
-// encodedRemotely is Encoded of an object that a conversion webhook may convert. It calls the webhook before get: callers
-// that wait there ignore their contexts.
+// encodedRemotely is Encoded for resources with a conversion webhook. It calls the webhook before encodings.get,
+// because callers that wait in get ignore their contexts.
 func (e Event) encodedRemotely(ctx context.Context, format encoding.Format, seen watch.EventType) ([]byte, error) {
 	budget, framed := e.Entry.cache.budget(), format.Framed(seen)
 	if frame, ok := budget.finished(&e.shared.encodings, framed); ok {
@@ -72,8 +73,9 @@ func (e Event) encodedRemotely(ctx context.Context, format encoding.Format, seen
 	})
 }
 
-// VisibleState returns the state that a client sees in the event: the last one that matched its selectors, at the
-// revision of the event, when the object ceases to match.
+// VisibleState returns the object as a client sees it in the event. If the object ceases to match the client's
+// selectors, it is the last state that matched, at the revision of the event; otherwise it is the state after the
+// event.
 func (e Event) VisibleState(seen watch.EventType) *Entry {
 	if seen == watch.Deleted && e.Type != Deleted {
 		return detached(e.Previous.deleted(e.Revision))

@@ -7,22 +7,22 @@ import (
 )
 
 const (
-	// maxRetained bounds the retained snapshots of a cache, and retainedTime their age.
+	// maxRetained bounds the number of snapshots that a cache retains, and retainedTime their age.
 	maxRetained  = 16
 	retainedTime = 5 * time.Minute
-	// checkInterval is the number of events undone between two checks of the context.
+	// checkInterval is the number of events that derive handles between two checks of its context.
 	checkInterval = 1024
 )
 
-// retained is a snapshot kept for later pages of a list.
+// retained is a snapshot that is kept for later pages of a list.
 type retained struct {
 	snapshot *Snapshot
 	expires  time.Time
 	dropped  int64 // ring.dropped when the snapshot was retained
 }
 
-// Retain keeps a snapshot for At and Exact. It is dropped after 5 minutes, after 16 others, or when the objects that
-// only the snapshot holds become larger than a ring.
+// Retain keeps a snapshot for At and Exact. The cache drops the snapshot after 5 minutes, after 16 others, or when
+// more bytes of events than a ring may hold have left the ring since.
 func (c *Cache) Retain(snapshot *Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,9 +37,9 @@ func (c *Cache) Retain(snapshot *Snapshot) {
 	c.retained = append(c.retained, retained{snapshot: snapshot, expires: now.Add(retainedTime), dropped: c.ring.dropped})
 }
 
-// expire drops retained snapshots that are too old, too large, or compacted in the store. The size of a snapshot is
-// that of the objects that only it holds: those that were replaced after it and have left the ring since. The caller
-// holds the lock.
+// expire drops the retained snapshots that are too old, compacted in the store, or too large. Once an object has been
+// replaced and the event has left the ring, only the snapshot holds the object; the bytes of the events that have
+// left the ring since estimate the size of all such objects. The caller holds the lock.
 func (c *Cache) expire(now time.Time) {
 	compacted := c.caches.compacted.Load()
 	c.retained = slices.DeleteFunc(c.retained, func(r retained) bool {
@@ -47,7 +47,8 @@ func (c *Cache) expire(now time.Time) {
 	})
 }
 
-// At returns the state at exactly a revision if it is current or retained, and the store has not compacted it.
+// At returns the state at exactly a revision if it is the current or a retained state and the store has not compacted
+// it.
 func (c *Cache) At(revision int64) (*Snapshot, bool) {
 	if revision < c.caches.compacted.Load() {
 		return nil, false
@@ -60,7 +61,7 @@ func (c *Cache) At(revision int64) (*Snapshot, bool) {
 	return c.recall(revision)
 }
 
-// recall returns a retained state. The caller holds the lock.
+// recall returns the retained state at a revision. The caller holds the lock.
 func (c *Cache) recall(revision int64) (*Snapshot, bool) {
 	for _, r := range c.retained {
 		if r.snapshot.isAt(revision) {
@@ -70,8 +71,8 @@ func (c *Cache) recall(revision int64) (*Snapshot, bool) {
 	return nil, false
 }
 
-// Exact returns the state at exactly a revision. It fails with ErrExpired if the ring does not reach back to it or the
-// store has compacted it. Like Snapshot, it waits for a future revision.
+// Exact returns the state at exactly a revision. It fails with ErrExpired if the ring does not reach back to the
+// revision, or the store has compacted it. Like Snapshot, it waits for a future revision.
 func (c *Cache) Exact(ctx context.Context, revision int64) (*Snapshot, error) {
 	if _, err := c.Snapshot(ctx, revision); err != nil {
 		return nil, err
@@ -79,7 +80,8 @@ func (c *Cache) Exact(ctx context.Context, revision int64) (*Snapshot, error) {
 	if found, ok := c.At(revision); ok {
 		return found, nil
 	}
-	select { // one at a time: the next caller often finds the state of the one before
+	// Only one call at a time derives: the next one often finds the state that it needs.
+	select {
 	case c.deriving <- struct{}{}:
 		defer func() { <-c.deriving }()
 	case <-ctx.Done():
@@ -96,9 +98,11 @@ func (c *Cache) Exact(ctx context.Context, revision int64) (*Snapshot, error) {
 	return past.at(revision), nil
 }
 
-// derive builds the state at a revision by undoing the events after it: the first event of each object after the
-// revision has the object's state at that time. The caller holds deriving: Clone is not safe for concurrent use on one
-// tree.
+// derive builds the state at a revision by undoing the events after it. For each object, only the first event after the
+// revision counts: its previous state is the object's state at the revision. The result has no index. The caller holds
+// deriving, because Clone must not be called concurrently on the same tree. derive holds no other lock while it undoes
+// events, so that neither the stream nor readers wait for it. kube-apiserver keeps a clone of its B-tree for each event
+// instead (storeSnapshotter).
 func (c *Cache) derive(ctx context.Context, revision int64) (*Snapshot, error) {
 	present, events, past := c.since(revision)
 	if past == nil || revision < c.caches.compacted.Load() {
@@ -124,8 +128,9 @@ func (c *Cache) derive(ctx context.Context, revision int64) (*Snapshot, error) {
 	return past, nil
 }
 
-// since returns the current tree, its events after a revision, and a snapshot without a tree that spans the revisions
-// between the events around that revision. past is nil if the ring does not hold all of the events.
+// since returns the current tree, the events after a revision, and a snapshot without a tree, which spans the
+// revisions from the last event up to the revision until just before the next one. past is nil if the ring does not
+// hold all events after the revision.
 func (c *Cache) since(revision int64) (present *tree, events []*record, past *Snapshot) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -144,6 +149,6 @@ func (c *Cache) since(revision int64) (present *tree, events []*record, past *Sn
 	for n := first; n < c.ring.end; n++ {
 		events = append(events, c.ring.at(n))
 	}
-	// publish runs under the write lock, so that this tree contains all events of the ring.
+	// The lock of Cache.mu excludes publish, so that this tree contains exactly the events of the ring.
 	return c.current.Load().tree, events, past
 }

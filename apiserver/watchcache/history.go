@@ -9,19 +9,22 @@ import (
 )
 
 const (
-	// historyMargin is the number of earlier revisions fetched with a requested one: after a restart of the server, many
-	// clients reconnect with slightly different revisions.
+	// historyMargin is the number of revisions before the requested one from which history is fetched too: after a
+	// restart of the server, many clients reconnect with slightly different revisions.
 	historyMargin = 1000
-	// maxHistory bounds the number of events fetched.
+	// maxHistory bounds the number of events that extend fetches. A watch from before them expires.
 	maxHistory = 10_000
-	// historyPoll is the interval of progress requests while history is fetched.
+	// historyPoll is the time without a response after which progress is requested while history is fetched.
 	historyPoll = 50 * time.Millisecond
 )
 
-// extend adds the events before the cache was filled to its ring, as far as the store has them. Clients with an earlier
-// revision, from another server or from before a restart, can then continue their watches without a new list.
+// extend adds the events after a revision and before the cache was filled to the ring, if the store still has them.
+// Clients whose revision comes from another server, or from before a restart, can then continue their watches without
+// a new list. extend waits for etcd and, for encrypted values, for a KMS plugin. It fails with ErrExpired if the
+// events are lost.
 func (c *Cache) extend(ctx context.Context, after int64) error {
-	select { // one at a time: the next caller usually finds the events of the one before
+	// Only one call at a time fetches: the next one usually finds the events that it needs in the ring.
+	select {
 	case c.extending <- struct{}{}:
 		defer func() { <-c.extending }()
 	case <-ctx.Done():
@@ -50,7 +53,7 @@ func (c *Cache) extend(ctx context.Context, after int64) error {
 		return ErrExpired
 	}
 	if errors.As(err, &unreadable) {
-		return ErrExpired // for now: a KMS plugin may be unavailable
+		return ErrExpired // forgotten stays: the KMS plugin may only be unavailable for a while
 	}
 	if err != nil {
 		return err
@@ -62,13 +65,15 @@ func (c *Cache) extend(ctx context.Context, after int64) error {
 	return nil
 }
 
-// extensible reports whether the ring can be extended to a revision: it begins where the cache was filled, the store is
-// not known to have compacted the events, and its progress notifications are reliable. The caller holds the lock.
+// extensible reports whether extend may succeed for a revision: the ring still begins where the cache was filled,
+// earlier attempts have not failed permanently, and etcd's progress notifications are reliable. The caller holds the
+// lock.
 func (c *Cache) extensible(after int64) bool {
 	return c.state == ready && c.ring.floor == c.filled && after > c.forgotten && c.caches.store.SupportsProgress()
 }
 
-// history fetches the events after one revision up to another from the store.
+// history fetches the events of the collection after the first revision, up to and including the second, from the
+// store.
 func (c *Cache) history(ctx context.Context, after, until int64) ([]storage.Event, error) {
 	stream, err := c.caches.store.History(ctx, c.prefix, after)
 	if err != nil {
@@ -91,7 +96,7 @@ func (c *Cache) history(ctx context.Context, after, until int64) ([]storage.Even
 				break
 			}
 			if event.Replaced == 0 && event.Created != event.Revision {
-				return nil, ErrExpired // compacted meanwhile: the previous state is lost
+				return nil, ErrExpired // etcd has compacted the previous state, although not the event
 			}
 			events = append(events, event)
 		}
@@ -103,11 +108,12 @@ func (c *Cache) history(ctx context.Context, after, until int64) ([]storage.Even
 	return events, c.caches.store.Decrypt(ctx, events)
 }
 
-// prepend adds events before those of the ring, which then holds all after a revision. The caller holds the lock.
+// prepend adds the events after a revision in front of the ring, and lowers ring.floor to the revision. events must
+// be all events between the revision and the present floor. The caller holds the lock.
 func (c *Cache) prepend(events []storage.Event, after int64) {
 	now := c.caches.clock.Now().UnixNano()
 	records := make([]*record, 0, len(events))
-	known := map[string]*Entry{} // the latest entry of each path so far
+	known := map[string]*Entry{} // for each path, the entry of its last event so far
 	for _, event := range events {
 		r := &record{kind: Modified, received: now, previous: known[event.Path]}
 		if r.previous == nil && event.Replaced > 0 {
@@ -134,8 +140,8 @@ func (c *Cache) prepend(events []storage.Event, after int64) {
 	c.ring.floor, c.filled = after, after
 }
 
-// historicalEntry returns the entry of an earlier revision: the current one if it has that revision, else one whose
-// labels are not shared.
+// historicalEntry returns an entry for an earlier revision of an object: the entry in tree if it has that revision,
+// else a new one, whose labels are not in labelSets.
 func (c *Cache) historicalEntry(path string, data []byte, revision int64) *Entry {
 	if present, ok := c.tree.Get(item{path: path}); ok && present.entry.revision == revision {
 		return present.entry

@@ -9,14 +9,14 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// index has the entries of a collection in the order of a selectable field and then of their paths, so that the objects
+// index sorts the entries of a collection by the value of one selectable field, then by path, so that the objects
 // with one value of the field are found without visiting the others. The methods of a nil index do nothing.
 type index struct {
 	of   *resource.Index
 	tree *btree.BTreeG[indexed]
 }
 
-// indexed is an entry with its key.
+// indexed is an entry with its key: the value of the field, and the path.
 type indexed struct {
 	value string // interned
 	item
@@ -34,7 +34,8 @@ func newIndex(of *resource.Index) *index {
 	})}
 }
 
-// key returns the key of an entry. An object that cannot be read is not selected by any value, as when it is decoded.
+// key returns the key of an entry. It returns false for an object that cannot be read: no value of the field selects
+// it.
 func (x *index) key(entry *Entry) (indexed, bool) {
 	value, err := x.of.Value(entry.stored)
 	if err != nil {
@@ -60,6 +61,7 @@ func (x *index) replace(old, added *Entry) {
 	}
 }
 
+// clone returns a copy that later changes of x do not affect. It takes O(1).
 func (x *index) clone() *index {
 	if x == nil {
 		return nil
@@ -67,8 +69,9 @@ func (x *index) clone() *index {
 	return &index{of: x.of, tree: x.tree.Clone()}
 }
 
-// AscendIndexed is Ascend of the entries whose selectable field has a value. It visits none and returns false if the
-// state has no index by the field.
+// AscendIndexed visits the entries whose selectable field has a value, in the same way as Ascend. It visits none and
+// returns false if the snapshot has no index by the field, for instance because it was derived. It takes O(log n +
+// visited).
 func (s *Snapshot) AscendIndexed(field, value, prefix, from string, visit func(*Entry) bool) bool {
 	if s.index == nil || s.index.of.Field != field {
 		return false

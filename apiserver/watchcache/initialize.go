@@ -9,17 +9,17 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// InitializingError means that the collection has not been read from the store yet, or must be read again.
+// InitializingError means that the collection has not been read from the store yet, or is being read again.
 type InitializingError struct {
-	Downtime time.Duration // since when the cache has not been ready
-	// Unreadable is the reason if a value cannot be read, else nil.
+	Downtime time.Duration // time since the cache was created or last invalidated
+	// Unreadable is the error of the last list if it failed because a value could not be decrypted, else nil.
 	Unreadable *storage.TransformError
 }
 
-// Error returns the text of kube-apiserver, without the reason.
+// Error returns the text of kube-apiserver's error, without the reason.
 func (e *InitializingError) Error() string { return "storage is (re)initializing" }
 
-// Initialized reports whether the store is being watched and all collections that are in use have been read.
+// Initialized reports whether the store is being watched and no collection is being read from it.
 func (c *Caches) Initialized() bool {
 	select {
 	case <-c.live:
@@ -37,7 +37,7 @@ func (c *Caches) Initialized() bool {
 	return true
 }
 
-// Initializing starts the cache if necessary. It reports whether the collection is still being read from the store.
+// Initializing starts the cache if necessary. It reports whether the collection is being read from the store.
 func (c *Cache) Initializing() bool {
 	c.start.Do(c.load)
 	if c.current.Load() != nil {
@@ -48,8 +48,8 @@ func (c *Cache) Initializing() bool {
 	return c.state == idle || c.state == loading
 }
 
-// AwaitInitialized starts the cache if necessary and waits until the collection has been read, or fails with an
-// InitializingError after a limit.
+// AwaitInitialized starts the cache if necessary and waits until the collection has been read. After the limit it
+// fails with an InitializingError.
 func (c *Cache) AwaitInitialized(ctx context.Context, limit time.Duration) error {
 	if !c.Initializing() {
 		return nil

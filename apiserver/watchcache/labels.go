@@ -13,16 +13,17 @@ import (
 type labelSet struct {
 	key     string
 	set     labels.Set
-	entries int // reference count
+	entries int // number of entries that have acquired the set and not released it
 }
 
-// labelSets keeps every distinct set of labels of a cache once: most objects have the labels of their siblings.
+// labelSets keeps one copy of each distinct set of labels of a collection: most objects have the same labels as
+// others.
 type labelSets struct {
 	mu   sync.Mutex
 	sets map[string]*labelSet
 }
 
-// acquire returns the shared set equal to the given one. The caller releases it.
+// acquire returns the shared copy of a set of labels, nil for an empty set. The caller releases it.
 func (l *labelSets) acquire(set map[string]string) *labelSet {
 	if len(set) == 0 {
 		return nil
@@ -42,6 +43,8 @@ func (l *labelSets) acquire(set map[string]string) *labelSet {
 	return shared
 }
 
+// release undoes one acquire. The set is forgotten when no entry of the tree uses it; entries in the ring may still
+// refer to it, and keep it in memory.
 func (l *labelSets) release(shared *labelSet) {
 	if shared == nil {
 		return
@@ -53,7 +56,7 @@ func (l *labelSets) release(shared *labelSet) {
 	}
 }
 
-// labelKey returns a unique key of a set of labels, whose names and values cannot contain the separators.
+// labelKey returns a key that is unique to a set of labels: '=' and ',' cannot occur in their names and values.
 func labelKey(set map[string]string) string {
 	names := make([]string, 0, len(set))
 	size := 0

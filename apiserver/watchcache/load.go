@@ -7,15 +7,15 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// pageSize is the number of objects per request while a collection is read.
+// pageSize is the number of objects per request to the store while a collection is listed.
 const pageSize = 10_000
 
-// load starts reading the collection. It proceeds once Run has established the watch stream.
+// load starts a goroutine that lists the collection as soon as Run has opened the watch stream.
 func (c *Cache) load() {
 	go c.fetch(c.caches.ctx)
 }
 
-// fetch reads the collection and retries until it succeeds.
+// fetch lists the collection and installs it, with retries until it succeeds or ctx ends. It blocks.
 func (c *Cache) fetch(ctx context.Context) {
 	select {
 	case <-c.caches.live:
@@ -34,8 +34,8 @@ func (c *Cache) fetch(ctx context.Context) {
 	}
 }
 
-// fetchOnce reads the collection while events are buffered. It returns false if the read failed, or if the watch stream
-// lost events during it.
+// fetchOnce lists the collection while events are buffered. It returns done if the list was installed or the cache
+// was dropped. It returns neither done nor an error if events were lost during the list.
 func (c *Cache) fetchOnce(ctx context.Context) (done bool, err error) {
 	select {
 	case c.caches.loads <- struct{}{}:
@@ -62,7 +62,8 @@ func (c *Cache) fetchOnce(ctx context.Context) (done bool, err error) {
 	return false, err
 }
 
-// begin starts to buffer events. The read that follows contains all events before.
+// begin starts to buffer events and returns the present epoch. The list that follows contains all events before. It
+// returns false if the cache was dropped.
 func (c *Cache) begin() (epoch int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +74,8 @@ func (c *Cache) begin() (epoch int, ok bool) {
 	return c.epoch, true
 }
 
-// list reads all entries at one revision, in order of path.
+// list returns all entries of the collection at one revision, sorted by path. After an error it returns the entries
+// so far, whose labels the caller must release.
 func (c *Cache) list(ctx context.Context) ([]*Entry, int64, error) {
 	var entries []*Entry
 	options := storage.ListOptions{Limit: pageSize}
@@ -82,6 +84,7 @@ func (c *Cache) list(ctx context.Context) ([]*Entry, int64, error) {
 		if err != nil {
 			return entries, 0, err
 		}
+		c.protect(page.Protection)
 		entries = slices.Grow(entries, len(page.Values)+int(page.Remaining))
 		for _, value := range page.Values {
 			entries = append(entries, c.entryOf(value))
@@ -95,8 +98,9 @@ func (c *Cache) list(ctx context.Context) ([]*Entry, int64, error) {
 	}
 }
 
-// install makes the entries that were read, and the events that were buffered since, the state of the cache. Existing
-// watchers get the differences as events. It returns false if the read must be repeated.
+// install replaces the state of the cache by a list of the collection at a revision and the events buffered since.
+// Existing watchers get the differences as events. It returns false if the list must be repeated because the epoch
+// has changed.
 func (c *Cache) install(epoch int, entries []*Entry, revision int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +132,7 @@ func (c *Cache) install(epoch int, entries []*Entry, revision int64) bool {
 	return true
 }
 
-// fill sets the contents of a cache without earlier contents.
+// fill sets tree and index of a cache that has none. No events are dispatched. The caller holds the lock.
 func (c *Cache) fill(entries []*Entry) {
 	c.tree, c.index = newTree(), newIndex(c.extract.Index)
 	for _, entry := range entries {
@@ -139,8 +143,9 @@ func (c *Cache) fill(entries []*Entry) {
 	}
 }
 
-// reconcile dispatches the differences between the state before events were lost and the collection as read now.
-// Deletions, whose revisions are unknown, come last and have the revision of the read.
+// reconcile replaces the contents, which were last valid before events were lost, with the listed entries, and
+// dispatches the differences as events. Deletions come last and have the revision of the list, because their own
+// revisions are unknown. It takes O(n log n).
 func (c *Cache) reconcile(entries []*Entry, revision, now int64) {
 	present := make(map[string]bool, len(entries))
 	var changed []*Entry
@@ -169,7 +174,8 @@ func (c *Cache) reconcile(entries []*Entry, revision, now int64) {
 	}
 }
 
-// recreate dispatches the deletion of an object that was deleted and created again while events were lost.
+// recreate dispatches the deletion of an object that was deleted and created again while events were lost. The
+// deletion gets the revision of the new creation.
 func (c *Cache) recreate(entry *Entry, now int64) {
 	old, ok := c.tree.Get(item{path: entry.path})
 	if ok && old.entry.created != entry.created {
@@ -177,9 +183,9 @@ func (c *Cache) recreate(entry *Entry, now int64) {
 	}
 }
 
-// invalidate withdraws the state because events were lost. It reports whether the caller must fetch the collection
-// again. back drops the contents and expires all watchers, because the store returned to an earlier revision, so that the
-// revisions of clients are void, or because the contents are wrong.
+// invalidate withdraws the published state because events were lost. It reports whether the caller must call fetch.
+// back also drops the contents and expires all watchers: the store has returned to an earlier revision, so that the
+// revisions of clients belong to other states, or the contents are wrong.
 func (c *Cache) invalidate(back bool) (fetch bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +195,9 @@ func (c *Cache) invalidate(back bool) (fetch bool) {
 	}
 	c.watchers.expireAhead(c.caches.Revision())
 	if c.state != ready {
-		return false // idle or dropped; while loading, the current fetch notices the epoch and starts again
+		// An idle or dropped cache needs no list; the fetch of a loading one finds that the epoch has changed, and
+		// lists again.
+		return false
 	}
 	c.state, c.buffered = loading, nil
 	c.current.Store(nil)
@@ -197,7 +205,7 @@ func (c *Cache) invalidate(back bool) (fetch bool) {
 	return true
 }
 
-// forget drops the contents and expires all watchers. The caller holds the lock.
+// forget drops the contents, events and offers, and expires all watchers. The caller holds the lock.
 func (c *Cache) forget() {
 	for c.ring.end > c.ring.first {
 		oldest := c.ring.pop()
@@ -213,8 +221,8 @@ func (c *Cache) forget() {
 	c.watchers.expireAll()
 }
 
-// drop makes the cache permanently unusable. Watchers fail with ErrDropped instead of ErrExpired: clients can continue
-// with the next cache of the collection at their revision.
+// drop makes the cache permanently unusable. Its watchers fail with ErrDropped instead of ErrExpired: their clients
+// can continue with the next cache of the collection at the same revision.
 func (c *Cache) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,7 +230,7 @@ func (c *Cache) drop() {
 	c.state = dropped
 	c.current.Store(nil)
 	c.forget()
-	for w := range c.beside {
+	for w := range c.storedWatchers {
 		w.stream.Close()
 	}
 	if !settled {

@@ -9,10 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// stats are the values of one cache's metrics.
+// stats has the values of one cache's metrics.
 type stats struct {
 	objects         atomic.Int64
-	stored          atomic.Int64 // bytes of the objects
+	stored          atomic.Int64 // size of the stored objects, in bytes
 	capacity        atomic.Int64
 	received        atomic.Int64
 	dispatched      atomic.Int64
@@ -20,16 +20,16 @@ type stats struct {
 	terminated      atomic.Int64
 	waits           waits
 
-	// consistentReads are the calls of Latest: that succeeded, that failed because the cache lagged, and all other
-	// failures.
+	// consistentReads counts the calls of Latest that succeeded, laggingReads those that failed because the cache
+	// lagged, and failedReads those that failed for another reason.
 	consistentReads, laggingReads, failedReads atomic.Int64
-	initial                                    atomic.Int64 // initial events of watches
+	initial                                    atomic.Int64 // objects that watches have sent as initial events
 	fromCache, fromStorage                     listStats
-	// consistent, inconsistent and inconclusive count the consistency checks.
+	// consistent, inconsistent and inconclusive count the consistency checks by result.
 	consistent, inconsistent, inconclusive atomic.Int64
 }
 
-// listStats count lists and their objects.
+// listStats counts lists, and the objects that lists have fetched, evaluated and returned.
 type listStats struct {
 	lists, fetched, evaluated, returned atomic.Int64
 }
@@ -41,14 +41,14 @@ func (s *listStats) add(fetched, evaluated, returned int) {
 	s.returned.Add(int64(returned))
 }
 
-// waitBounds are the upper bounds of the buckets of waits.
+// waitBounds has the upper bounds of the buckets of waits.
 var waitBounds = [...]time.Duration{
 	5 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond,
 	400 * time.Millisecond, 600 * time.Millisecond, 800 * time.Millisecond, time.Second, 1250 * time.Millisecond,
 	1500 * time.Millisecond, 2 * time.Second, 3 * time.Second,
 }
 
-// waits is a histogram of the time that readers waited for a revision.
+// waits is a histogram of the times for which readers waited for a revision.
 type waits struct {
 	buckets [len(waitBounds) + 1]atomic.Int64
 	sum     atomic.Int64 // nanoseconds
@@ -63,7 +63,7 @@ func (w *waits) observe(duration time.Duration) {
 	w.sum.Add(int64(duration))
 }
 
-// read returns the arguments of a constant histogram.
+// read returns the arguments of prometheus.MustNewConstHistogram.
 func (w *waits) read() (count uint64, sum float64, buckets map[float64]uint64) {
 	buckets = make(map[float64]uint64, len(waitBounds))
 	for i, bound := range waitBounds {
@@ -73,15 +73,15 @@ func (w *waits) read() (count uint64, sum float64, buckets map[float64]uint64) {
 	return count + uint64(w.buckets[len(waitBounds)].Load()), time.Duration(w.sum.Load()).Seconds(), buckets
 }
 
-// CountList counts a list that was served from the cache.
+// CountList counts a list that the cache has served.
 func (c *Cache) CountList(fetched, returned int) { c.stats.fromCache.add(fetched, 0, returned) }
 
-// CountStoredList counts a list that was served from storage.
+// CountStoredList counts a list that the store has served.
 func (c *Cache) CountStoredList(fetched, evaluated, returned int) {
 	c.stats.fromStorage.add(fetched, evaluated, returned)
 }
 
-// collector exports stats. Metrics that kube-apiserver has too have its names.
+// collector exports stats, under kube-apiserver's names if it has the metric.
 type collector struct {
 	all []*Caches
 
@@ -222,7 +222,7 @@ func (c *collector) collectCache(cache *Cache, out chan<- prometheus.Metric) {
 // revisionModulus truncates revisions to 15 digits, which a float64 represents exactly.
 const revisionModulus = 1e15
 
-// collectReads exports the counters of reads that there were.
+// collectReads exports the counters of reads that are not 0.
 func (c *collector) collectReads(s *stats, counter func(*prometheus.Desc, int64, ...string)) {
 	for _, outcome := range []struct {
 		count             *atomic.Int64
@@ -232,7 +232,7 @@ func (c *collector) collectReads(s *stats, counter func(*prometheus.Desc, int64,
 			counter(c.consistent, count, outcome.success, outcome.fallback)
 		}
 	}
-	const index = "" // no field is indexed
+	const index = "" // CountList does not know whether an index was used
 	if lists := s.fromCache.lists.Load(); lists > 0 {
 		counter(c.cacheLists, lists, index)
 		counter(c.cacheFetched, s.fromCache.fetched.Load(), index)

@@ -8,19 +8,22 @@ import (
 	"time"
 )
 
-// progress is the revision that the watch stream has reached, for all caches together.
+// progress has the revision that the watch stream has reached, for all caches of a store together, and the readers
+// that wait for a later one.
 type progress struct {
-	// seen is that revision. It is written under mu. Invariant: each ready cache has published all events up to it.
+	// seen is the revision that the watch stream has reached. It is written under mu. Invariant: each ready cache has
+	// published all events up to it.
 	seen   atomic.Int64
-	wanted chan struct{} // capacity 1; a reader began to wait
+	wanted chan struct{} // capacity 1; has a value if a reader has begun to wait
 
 	mu      sync.Mutex    // never held together with another lock
 	waiters []*waiter     // Invariant: all targets are greater than seen.
-	rewound chan struct{} // closed by the next rewind; nil: none is requested
+	rewound chan struct{} // closed by the next rewind; nil: no rewind is requested
 
-	// highest is the greatest revision that the store has returned since the last rewind. It may be less than seen.
+	// highest is the greatest revision that a request to the store has returned since the last rewind. It may be less
+	// than seen.
 	highest atomic.Int64
-	rewinds atomic.Int64 // number of times that the store went back to an earlier revision
+	rewinds atomic.Int64 // number of times that the store has returned to an earlier revision
 }
 
 // waiter is a reader that waits for a revision.
@@ -29,7 +32,7 @@ type waiter struct {
 	done   chan struct{}
 }
 
-// advance sets a greater revision and releases the readers that wait for it.
+// advance increases seen to a revision and releases the readers that wait for it. It ignores an earlier revision.
 func (p *progress) advance(revision int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,7 +49,7 @@ func (p *progress) advance(revision int64) {
 	})
 }
 
-// reset sets an earlier revision, after the store was restored from a backup.
+// reset decreases seen to a revision, because the store has returned to it, and completes a requested rewind.
 func (p *progress) reset(revision int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,8 +62,8 @@ func (p *progress) reset(revision int64) {
 	}
 }
 
-// wait waits until the watch stream has reached a revision. It fails when ctx ends, and with errTimeout when a value
-// arrives on timeout.
+// wait waits until seen has reached a revision. It fails when ctx ends, and with errTimeout when a value arrives on
+// timeout.
 func (p *progress) wait(ctx context.Context, timeout <-chan time.Time, target int64) error {
 	if p.seen.Load() >= target {
 		return nil
@@ -85,7 +88,7 @@ func (p *progress) wait(ctx context.Context, timeout <-chan time.Time, target in
 	}
 }
 
-// join adds a waiter. It returns false if the target has been reached meanwhile.
+// join adds a waiter. It returns false if seen has reached the target in the meantime.
 func (p *progress) join(w *waiter) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,12 +99,14 @@ func (p *progress) join(w *waiter) bool {
 	return true
 }
 
+// leave removes a waiter that gives up. It takes time proportional to the number of waiters.
 func (p *progress) leave(w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.waiters = slices.DeleteFunc(p.waiters, func(other *waiter) bool { return other == w })
 }
 
+// waiting reports whether a reader waits, so that progress must be requested.
 func (p *progress) waiting() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

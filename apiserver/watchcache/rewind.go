@@ -8,12 +8,13 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// Current returns a revision of the store that is not less than that of any write that finished before the call. If the
-// store returns an earlier revision than before, a backup was restored under the running server: Current then waits
-// until all caches have dropped what they held.
+// Current returns a revision of the store that is not less than the revision of any write that finished before the
+// call. If the store returns an earlier revision than before, a backup was restored while this server was running:
+// Current then waits until all caches have dropped their contents, up to freshWait.
 //
-// A restored store whose revision has passed the former one cannot be detected. 'etcdutl snapshot restore
-// --bump-revision' avoids that.
+// A restored store whose revision has already passed the former one cannot be detected. 'etcdutl snapshot restore'
+// with --bump-revision and --mark-compacted avoids that case: the watch stream then fails because its revision is
+// compacted, and all collections are read again.
 func (c *Caches) Current(ctx context.Context) (int64, error) {
 	rewinds, highest := c.progress.position()
 	revision, err := c.store.Revision(ctx)
@@ -27,14 +28,15 @@ func (c *Caches) Current(ctx context.Context) (int64, error) {
 	return revision, nil
 }
 
-// rewind makes the caches start over and waits until they have, unless they did so since the given count of rewinds.
+// rewind makes the caches start over and waits until they have. It does nothing if they have done so since the caller
+// read the number of rewinds.
 func (c *Caches) rewind(ctx context.Context, rewinds int64) error {
 	rewound := c.progress.requestRewind(rewinds)
 	if rewound == nil {
 		return nil
 	}
 	if stream := c.stream.Load(); stream != nil {
-		stream.Close() // etcd's client would resume it after a revision that is in the future now
+		stream.Close() // etcd's client would resume the watch after a revision that is in the future now
 	}
 	timer := c.clock.NewTimer(freshWait)
 	defer timer.Stop()
@@ -48,7 +50,7 @@ func (c *Caches) rewind(ctx context.Context, rewinds int64) error {
 	}
 }
 
-// checkRewind detects a store that went back to an earlier revision while there are no readers.
+// checkRewind detects that the store has returned to an earlier revision while no reader calls Current.
 func (c *Caches) checkRewind(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -57,13 +59,14 @@ func (c *Caches) checkRewind(ctx context.Context) {
 	}
 }
 
-// position returns the count of rewinds, and the greatest revision known since the last.
+// position returns the number of rewinds, and the greatest revision known since the last rewind.
 func (p *progress) position() (rewinds, highest int64) {
-	rewinds = p.rewinds.Load() // first, because reset changes it last
+	rewinds = p.rewinds.Load() // loaded first, because reset changes it last: highest is never older than rewinds
 	return rewinds, max(p.highest.Load(), p.seen.Load())
 }
 
-// answered records a revision that the store returned, unless there was a rewind since the given count.
+// answered records a revision that the store has returned. It ignores the revision if the number of rewinds has
+// changed since the request.
 func (p *progress) answered(rewinds, revision int64) {
 	if revision <= p.highest.Load() {
 		return
@@ -75,7 +78,8 @@ func (p *progress) answered(rewinds, revision int64) {
 	}
 }
 
-// requestRewind returns a channel that the next rewind closes, nil if there was one since the given count.
+// requestRewind requests a rewind and returns a channel that is closed when it has happened. It returns nil if the
+// number of rewinds differs from the given one: the rewind has happened already.
 func (p *progress) requestRewind(rewinds int64) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +92,7 @@ func (p *progress) requestRewind(rewinds int64) <-chan struct{} {
 	return p.rewound
 }
 
-// rewindRequested reports whether a reader waits for a rewind.
+// rewindRequested reports whether a rewind has been requested and has not happened.
 func (p *progress) rewindRequested() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -6,10 +6,11 @@ import (
 	"github.com/google/btree"
 )
 
-// treeDegree makes nodes of 31 to 63 items: cheap to copy on write, and few levels.
+// treeDegree is the degree of the B-trees: nodes have 31 to 63 items, so that they are cheap to copy and the tree is
+// shallow.
 const treeDegree = 32
 
-// item is an entry with its key, which comparisons need without following a pointer.
+// item is an entry with a copy of its path, which comparisons need without following a pointer.
 type item struct {
 	path  string
 	entry *Entry
@@ -24,15 +25,15 @@ func newTree() *tree { return btree.NewG(treeDegree, less) }
 // Snapshot is the state of one collection at one revision. It is immutable; reading it takes no lock.
 type Snapshot struct {
 	tree  *tree
-	index *index // nil: none
+	index *index // nil: the collection has no indexed field, or the snapshot was derived
 	// The state is the same at all revisions from changed to revision. Invariant: changed <= revision.
 	changed, revision int64
 }
 
-// isAt reports whether this is the state at a revision.
+// isAt reports whether the collection had this state at a revision.
 func (s *Snapshot) isAt(revision int64) bool { return s.changed <= revision && revision <= s.revision }
 
-// at returns the state as that of another revision, for which isAt must be true.
+// at returns the same state with another revision, for which isAt must be true.
 func (s *Snapshot) at(revision int64) *Snapshot {
 	return &Snapshot{tree: s.tree, index: s.index, changed: s.changed, revision: revision}
 }
@@ -40,21 +41,21 @@ func (s *Snapshot) at(revision int64) *Snapshot {
 // Revision returns the revision of the state.
 func (s *Snapshot) Revision() int64 { return s.revision }
 
-// Get returns the entry under a path.
+// Get returns the entry under a path. It takes O(log n).
 func (s *Snapshot) Get(path string) (*Entry, bool) {
 	found, ok := s.tree.Get(item{path: path})
 	return found.entry, ok
 }
 
-// Ascend visits, in the order of paths, the entries whose paths begin with prefix and are not before from,
-// until visit returns false.
+// Ascend calls visit for the entries whose paths begin with prefix and are not less than from, in the order of their
+// paths, until visit returns false. It takes O(log n + visited). visit may take its time, because no lock is held.
 func (s *Snapshot) Ascend(prefix, from string, visit func(*Entry) bool) {
 	s.tree.AscendGreaterOrEqual(item{path: max(prefix, from)}, func(i item) bool {
 		return strings.HasPrefix(i.path, prefix) && visit(i.entry)
 	})
 }
 
-// Count returns the number of entries whose paths begin with prefix.
+// Count returns the number of entries whose paths begin with prefix. It takes O(1) if all do, else O(n).
 func (s *Snapshot) Count(prefix string) int {
 	count := 0
 	if first, ok := s.tree.Min(); ok && strings.HasPrefix(first.path, prefix) {

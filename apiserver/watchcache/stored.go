@@ -9,17 +9,22 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// StoredWatcher is a watch of the store beside the cache, for collections that are not cached. Its events and entries
-// are not shared. Like a Watcher, it has no goroutine of its own, and Next must not be called concurrently.
+// StoredWatcher is a watch of the store that bypasses the cache. Only watches of resources that the flags for watch
+// caches exclude from caching use it; a Watcher serves all others. It has its own watch of etcd, which sends each event
+// of the prefix to each StoredWatcher, and its events and entries are not shared with other watchers: n watches cost n
+// times the decryption and the encoding. The two have the same methods and deliver events in the same order, but a
+// StoredWatcher does not filter by Scope. It needs no goroutine in this package. Next must not be called concurrently.
 type StoredWatcher struct {
 	cache  *Cache
 	stream *storage.WatchStream
-	seen   atomic.Int64
-	// progress makes the next call of Next return the revision seen.
+	// seen is the revision up to which the watcher has returned all events.
+	seen atomic.Int64
+	// progress makes the next call of Next return the revision seen without waiting.
 	progress atomic.Bool
 }
 
-// WatchStored watches the paths below a prefix, or one path, after a revision. The watch ends with ctx or Close.
+// WatchStored watches the paths below a prefix that ends in a slash, or one path, after a revision. The watch ends
+// with ctx or Close.
 func (c *Cache) WatchStored(ctx context.Context, prefix string, after int64) (*StoredWatcher, error) {
 	stream, err := c.caches.store.History(ctx, prefix, after)
 	if err != nil {
@@ -33,22 +38,23 @@ func (c *Cache) WatchStored(ctx context.Context, prefix string, after int64) (*S
 		stream.Close()
 		return nil, ErrDropped
 	}
-	if c.beside == nil {
-		c.beside = map[*StoredWatcher]struct{}{}
+	if c.storedWatchers == nil {
+		c.storedWatchers = map[*StoredWatcher]struct{}{}
 	}
-	c.beside[w] = struct{}{}
+	c.storedWatchers[w] = struct{}{}
 	return w, nil
 }
 
-// Next waits for events and returns them, and the revision up to which the watcher has returned all events. It may
-// return no events. It fails with ErrExpired if events are lost.
+// Next waits for events, and returns them with the revision up to which the watcher has returned all events. After a
+// progress notification it returns no events. It fails with ErrExpired if events are lost, and with ErrDropped if the
+// cache is dropped.
 func (w *StoredWatcher) Next(ctx context.Context) ([]Event, int64, error) {
 	if w.progress.Swap(false) {
 		return nil, w.seen.Load(), nil
 	}
 	batch, err := w.stream.Next(ctx)
 	switch {
-	case w.cache.isDropped(): // the definition by which events are read has changed
+	case w.cache.isDropped(): // Drop has closed the stream: the definition by which events are read has changed
 		return nil, 0, ErrDropped
 	case errors.Is(err, storage.ErrCompacted):
 		return nil, 0, ErrExpired
@@ -70,10 +76,12 @@ func (w *StoredWatcher) Next(ctx context.Context) ([]Event, int64, error) {
 	return events, w.seen.Load(), nil
 }
 
-// storedEvent returns an event of the store as one that shares nothing with the cache.
+// storedEvent returns an event of the store as an Event that shares nothing with the cache. It fails with ErrExpired
+// if etcd has compacted the state before the event.
 func (c *Cache) storedEvent(event storage.Event) (Event, error) {
 	if event.Replaced == 0 && event.Created != event.Revision {
-		return Event{}, fmt.Errorf("%w: the state before revision %d of %s is compacted", ErrExpired, event.Revision, event.Path)
+		return Event{}, fmt.Errorf("%w: the state before revision %d of %s is compacted", ErrExpired,
+			event.Revision, event.Path)
 	}
 	r := &record{kind: Modified}
 	r.retired = true
@@ -85,13 +93,15 @@ func (c *Cache) storedEvent(event storage.Event) (Event, error) {
 	if event.Data == nil {
 		r.kind, r.entry = Deleted, detached(r.previous.deleted(event.Revision))
 	} else {
-		r.entry = c.Detached(storage.Value{Path: event.Path, Data: event.Data, Revision: event.Revision, Created: event.Created})
+		r.entry = c.Detached(storage.Value{
+			Path: event.Path, Data: event.Data, Revision: event.Revision, Created: event.Created,
+		})
 	}
 	return r.event(), nil
 }
 
-// RequestProgress makes the next call of Next return even if there are no events. With an etcd that does not support
-// progress requests, Next returns at once.
+// RequestProgress makes a call of Next return even if there are no events: when etcd's progress notification arrives
+// or, with an etcd whose progress notifications are not reliable, immediately.
 func (w *StoredWatcher) RequestProgress() {
 	if !w.cache.caches.store.SupportsProgress() || w.stream.RequestProgress() != nil {
 		w.progress.Store(true)
@@ -101,7 +111,7 @@ func (w *StoredWatcher) RequestProgress() {
 // Revision returns the revision up to which the watcher has returned all events.
 func (w *StoredWatcher) Revision() int64 { return w.seen.Load() }
 
-// Oldest returns 0: the store does not report it.
+// Oldest returns 0: the store does not report the oldest revision that a watch can start after.
 func (w *StoredWatcher) Oldest() int64 { return 0 }
 
 // Close ends the watch.
@@ -109,5 +119,5 @@ func (w *StoredWatcher) Close() {
 	w.stream.Close()
 	w.cache.mu.Lock()
 	defer w.cache.mu.Unlock()
-	delete(w.cache.beside, w)
+	delete(w.cache.storedWatchers, w)
 }

@@ -11,12 +11,16 @@ import (
 )
 
 const (
-	minBackoff    = 10 * time.Millisecond
-	maxBackoff    = 2 * time.Second
+	// minBackoff and maxBackoff bound the delays between two attempts to watch the store, or to list one collection. The
+	// delays double with each failure.
+	minBackoff = 10 * time.Millisecond
+	maxBackoff = 2 * time.Second
+	// sweepInterval is the interval at which collections without events drop outdated events, snapshots and offers.
 	sweepInterval = 30 * time.Second
 )
 
-// Run keeps the caches up to date until ctx ends. It returns the error of ctx.
+// Run keeps the caches up to date until ctx ends, and returns the error of ctx. It must be called once. Its own
+// goroutine follows the watch stream; four others request progress, sweep, check consistency and verify decryption.
 func (c *Caches) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -24,6 +28,7 @@ func (c *Caches) Run(ctx context.Context) error {
 	running.Go(func() { c.requestProgress(ctx) })
 	running.Go(func() { c.sweep(ctx) })
 	running.Go(func() { c.checkConsistency(ctx) })
+	running.Go(func() { c.verifyDecryption(ctx) })
 	var position int64
 	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
 		reached, err := c.follow(ctx, position)
@@ -39,8 +44,9 @@ func (c *Caches) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// follow watches the store after a revision and applies its events until an error. It returns the revision reached, 0
-// if the events after it are lost. Position 0 starts at the current revision.
+// follow watches the store after a revision and applies its events until an error occurs. It returns the revision
+// reached, or 0 if the events after that are lost. With position 0, or after the store has returned to an earlier
+// revision, it starts at the current revision.
 func (c *Caches) follow(ctx context.Context, position int64) (int64, error) {
 	current, err := c.store.Revision(ctx)
 	if err != nil {
@@ -71,8 +77,9 @@ func (c *Caches) follow(ctx context.Context, position int64) (int64, error) {
 	}
 }
 
-// jump continues at a revision although events before it may be lost, so that collections must be read again. If the
-// store went back to an earlier revision, it expires all watchers too: their revisions mean nothing any more.
+// jump makes the caches continue at a revision although events before it may be lost: collections are listed again.
+// If the store returned to an earlier revision, jump also drops the contents of all caches and expires all watchers,
+// because the revisions that they have seen belong to other states now.
 func (c *Caches) jump(to int64) {
 	seen := c.progress.seen.Load()
 	back := to < seen || c.progress.rewindRequested()
@@ -89,12 +96,14 @@ func (c *Caches) jump(to int64) {
 		c.compacted.Store(0)
 	}
 	c.progress.advance(to)
-	for _, cache := range fetch { // after advance: readers take the progress for the revision of what is fetched
+	// Only after advance: readers take the progress for a revision that the listed state has reached.
+	for _, cache := range fetch {
 		go cache.fetch(c.ctx)
 	}
 }
 
-// apply dispatches the events of a batch to their caches, then advances the progress. Readers rely on this order.
+// apply dispatches the events of a batch to the caches of their collections, then advances the progress. Readers rely
+// on this order. Events of collections without a cache are ignored. Only the goroutine of Run calls it.
 func (c *Caches) apply(batch storage.Batch) {
 	byPath := *c.byPath.Load()
 	var touched []*Cache
@@ -110,6 +119,7 @@ func (c *Caches) apply(batch storage.Batch) {
 	}
 	now := c.clock.Now().UnixNano()
 	for _, cache := range touched {
+		cache.protect(c.store.Protection(cache.incoming))
 		if events, err := c.decrypt(cache.incoming); err != nil {
 			c.reread(cache, err)
 		} else {
@@ -121,13 +131,15 @@ func (c *Caches) apply(batch storage.Batch) {
 	c.progress.advance(batch.Revision)
 }
 
-// progressDelays are the delays before the progress requests of a waiting reader. Usually the event arrives during the
-// first. If not, the revision is that of a write outside the store's prefix, which causes no event.
+// progressDelays has the delays before each progress request while a reader waits; the last one repeats. Usually the
+// event arrives within the first. Otherwise the awaited revision belongs to a write outside the store's prefix, which
+// causes no event.
 var progressDelays = []time.Duration{
 	time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond,
 }
 
-// requestProgress sends progress requests while a reader waits.
+// requestProgress requests progress notifications from etcd while a reader waits, until ctx ends. kube-apiserver's
+// ConditionalProgressRequester does the same.
 func (c *Caches) requestProgress(ctx context.Context) {
 	for {
 		select {
@@ -148,7 +160,8 @@ func (c *Caches) requestProgress(ctx context.Context) {
 	}
 }
 
-// sweep periodically drops what is too old in caches without events.
+// sweep calls Cache.sweep of all caches every sweepInterval until ctx ends. It also detects that the store has
+// returned to an earlier revision.
 func (c *Caches) sweep(ctx context.Context) {
 	ticker := c.clock.NewTicker(sweepInterval)
 	defer ticker.Stop()

@@ -6,18 +6,19 @@ import (
 	"sync/atomic"
 )
 
-// batchSize bounds the events of one Next.
+// batchSize bounds the number of events that one call of Next returns.
 const batchSize = 256
 
-// Scope restricts a watcher to some objects. Empty parts match everything; the zero value is the whole collection.
+// Scope restricts a watcher to the objects that match all of its parts. An empty part matches every object; the zero
+// value is the whole collection.
 type Scope struct {
 	Namespace string
 	Name      string
-	Field     string // a selectable field, whose value before or after the event must be Value
+	Field     string // a selectable field. Its value before or after the event must be Value.
 	Value     string
 }
 
-// shape is the set of parts of a scope that are not empty.
+// shape says which parts of a Scope are not empty. field is the name of the Scope's field.
 type shape struct {
 	namespace, name bool
 	field           string
@@ -27,7 +28,8 @@ func (s Scope) shape() shape {
 	return shape{namespace: s.Namespace != "", name: s.Name != "", field: s.Field}
 }
 
-// scope returns the scope of this shape that an entry matches.
+// scope returns the scope of this shape that an entry matches. It returns false if the field of the entry cannot be
+// read.
 func (s shape) scope(entry *Entry) (Scope, bool) {
 	var scope Scope
 	if s.namespace {
@@ -44,33 +46,34 @@ func (s shape) scope(entry *Entry) (Scope, bool) {
 	return scope, err == nil
 }
 
-// Watcher is a cursor into the events of a collection. It has no goroutine and no copy of events. Next must not be
-// called concurrently.
+// Watcher is a cursor into the events of a collection. It has no goroutine and no copies of events. Next must not be
+// called concurrently; the other methods may be called during Next.
 type Watcher struct {
 	cache    *Cache
 	scope    Scope
-	after    int64         // the watcher starts after this revision
+	after    int64         // revision after which the watcher starts
 	wake     chan struct{} // capacity 1; see signal
-	progress atomic.Bool   // RequestProgress was called
+	progress atomic.Bool   // RequestProgress was called after the last return of Next
 	// seen is the revision up to which the watcher has returned all events. Invariant: it never decreases.
 	seen atomic.Int64
 
-	// Guarded by Cache.mu. Next changes next and pending under the read lock: concurrent calls of Next are not allowed,
-	// and all others that use them hold the write lock.
+	// The fields below are guarded by Cache.mu. Next changes next and pending under the read lock: calls of Next are
+	// not concurrent with each other, and all other functions that use the fields hold the write lock.
 
-	// waiting is set while the watcher has no position: the cache is not ready, or the ring begins after the start.
+	// waiting is set while the watcher has no position yet: when it was added, the cache was not ready, or the ring
+	// began after the watcher's start.
 	waiting bool
 	expired bool
 	closed  bool
-	// next is the sequence number of the next event to return. Used by watchers of the whole collection only.
-	// Invariant: unless waiting or expired, next < ring.first means that events were missed.
+	// next is the sequence number of the next event to return, in watchers of the whole collection only. Invariant:
+	// unless waiting or expired, next < ring.first means that the watcher has missed events.
 	next uint64
-	// pending are the sequence numbers of the events to return, ascending. Used by watchers of narrower scopes only.
+	// pending has the sequence numbers of the events to return, ascending, in watchers of narrower scopes only.
 	pending []uint64
 }
 
-// Watch starts watching after a revision. It fails with ErrExpired if events after it are lost. If only the store
-// knows, Next fails instead.
+// Watch starts watching after a revision. It fails with ErrExpired if the cache knows that events after the revision
+// are lost; if only the store knows, Next fails with it instead. Watch does not wait.
 func (c *Cache) Watch(after int64, scope Scope) (*Watcher, error) {
 	c.start.Do(c.load)
 	w := &Watcher{cache: c, scope: scope, after: after, wake: make(chan struct{}, 1)}
@@ -93,10 +96,11 @@ func (c *Cache) Watch(after int64, scope Scope) (*Watcher, error) {
 	return w, nil
 }
 
-// CountInitial counts the events of the initial state.
+// CountInitial counts initial events in the metrics: the objects that a watch sends before its events.
 func (w *Watcher) CountInitial(events int) { w.cache.stats.initial.Add(int64(events)) }
 
-// position sets the cursor to the first event after the start. The caller holds the write lock.
+// position sets next, and pending of a narrower scope, to the first event after the watcher's start, which must be at
+// least ring.floor. The caller holds the write lock.
 func (w *Watcher) position() {
 	ring := &w.cache.ring
 	w.next = ring.after(w.after)
@@ -110,9 +114,11 @@ func (w *Watcher) position() {
 	}
 }
 
+// wholeCollection reports whether the watcher returns every event. Such a watcher reads the ring itself from next on;
+// it needs no pending, which would have every event.
 func (w *Watcher) wholeCollection() bool { return w.scope == Scope{} }
 
-// matches reports whether an event is in the scope, before or after the change.
+// matches reports whether the object of an event is in the scope before or after the event.
 func (w *Watcher) matches(r *record) bool {
 	s := w.scope.shape()
 	if scope, ok := s.scope(r.entry); ok && scope == w.scope {
@@ -125,9 +131,9 @@ func (w *Watcher) matches(r *record) bool {
 	return ok && scope == w.scope
 }
 
-// Next waits for events and returns them, and the revision up to which the watcher has returned all events. After
-// RequestProgress, it may return no events. It fails with ErrExpired if the watcher missed events, and with ErrDropped
-// if the cache has been dropped.
+// Next waits for events, and returns them with the revision up to which the watcher has returned all events. After
+// RequestProgress it may return no events. It fails with ErrExpired if the watcher has missed events, and with
+// ErrDropped if the cache is dropped. The first call may fetch history from the store.
 func (w *Watcher) Next(ctx context.Context) ([]Event, int64, error) {
 	for {
 		progress := w.progress.Swap(false)
@@ -153,10 +159,10 @@ func (w *Watcher) Next(ctx context.Context) ([]Event, int64, error) {
 	}
 }
 
-// errNoPosition means that the ring must be extended by events from before the cache was filled.
+// errNoPosition means that history must be added to the ring before the watcher has a position.
 var errNoPosition = errors.New("the watch starts before the first event in the ring")
 
-// positionInHistory extends the ring by events from the store and positions the watcher among them.
+// positionInHistory adds history from the store to the ring and positions the watcher in it.
 func (w *Watcher) positionInHistory(ctx context.Context) error {
 	c := w.cache
 	err := c.extend(ctx, w.after)
@@ -178,7 +184,7 @@ func (w *Watcher) positionInHistory(ctx context.Context) error {
 	return nil
 }
 
-// RequestProgress makes the current or next call of Next return even if there are no events.
+// RequestProgress makes the current or next call of Next return even if there are no events, for a bookmark.
 func (w *Watcher) RequestProgress() {
 	w.progress.Store(true)
 	w.signal()
@@ -197,15 +203,15 @@ func (c *Cache) Oldest() int64 {
 	return c.ring.floor
 }
 
-// Close removes the watcher.
+// Close removes the watcher from its cache. Repeated calls have no effect.
 func (w *Watcher) Close() {
 	w.cache.mu.Lock()
 	defer w.cache.mu.Unlock()
 	w.cache.watchers.remove(w)
 }
 
-// take returns the available events without waiting. It must read the progress before it takes the lock: the ring then
-// contains all events up to it.
+// take returns the available events without waiting. It must load the progress before it takes the lock: the ring
+// then contains all events up to the loaded revision.
 func (w *Watcher) take() ([]Event, error) {
 	c := w.cache
 	seen := c.caches.progress.seen.Load()
@@ -232,7 +238,7 @@ func (w *Watcher) take() ([]Event, error) {
 	}
 	switch {
 	case more:
-		seen = events[len(events)-1].Revision - 1 // the rest may have the same revision, that of one transaction
+		seen = events[len(events)-1].Revision - 1 // more events may belong to the same transaction
 		w.signal()
 	case c.state != ready:
 		seen = 0
@@ -256,6 +262,8 @@ func (w *Watcher) behind() bool {
 	return len(w.pending) > 0 && w.pending[0] < w.cache.ring.first
 }
 
+// takeRing returns the next events of a watcher of the whole collection, at most batchSize, and whether there are more.
+// Events up to the start of the watcher are skipped. The caller holds the read lock.
 func (w *Watcher) takeRing() (events []Event, more bool) {
 	ring := &w.cache.ring
 	for ; w.next < ring.end && len(events) < batchSize; w.next++ {
@@ -271,6 +279,8 @@ func (w *Watcher) takeRing() (events []Event, more bool) {
 	return events, w.next < ring.end
 }
 
+// takePending returns the next events of a watcher of a narrower scope like takeRing. All of them are in the ring,
+// because the caller has checked behind.
 func (w *Watcher) takePending() (events []Event, more bool) {
 	count := min(len(w.pending), batchSize)
 	if count == 0 {
@@ -287,7 +297,7 @@ func (w *Watcher) takePending() (events []Event, more bool) {
 	return events, len(w.pending) > 0
 }
 
-// signal wakes Next. wake buffers one signal, so that none is lost between take and the wait.
+// signal wakes Next. The channel holds one signal, so that a signal between take and the wait is not lost.
 func (w *Watcher) signal() {
 	select {
 	case w.wake <- struct{}{}:
@@ -295,6 +305,7 @@ func (w *Watcher) signal() {
 	}
 }
 
+// expire makes Next fail with ErrExpired. The client then lists the collection again. The caller holds the write lock.
 func (w *Watcher) expire() {
 	w.expired, w.pending = true, nil
 	w.signal()

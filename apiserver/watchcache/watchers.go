@@ -1,11 +1,11 @@
 package watchcache
 
-// watchers are all watchers of a cache, indexed by scope, so that the cost of an event does not depend on the number of
-// watchers of other scopes. Guarded by Cache.mu.
+// watchers has all watchers of a cache, grouped by scope, so that the cost of an event does not depend on the number
+// of watchers of other scopes. Guarded by Cache.mu.
 type watchers struct {
-	all    map[*Watcher]struct{}           // of the whole collection
-	scoped map[Scope]map[*Watcher]struct{} // of narrower scopes; Invariant: no set is empty
-	shapes map[shape]int                   // number of scoped watchers by shape; Invariant: all are positive
+	all    map[*Watcher]struct{}           // watchers of the whole collection
+	scoped map[Scope]map[*Watcher]struct{} // watchers of narrower scopes. Invariant: no set is empty
+	shapes map[shape]int                   // number of watchers in scoped by shape. Invariant: all numbers are positive
 }
 
 func newWatchers() watchers {
@@ -24,6 +24,7 @@ func (ws *watchers) count() int {
 	return count
 }
 
+// add adds a watcher, which receives all events that are dispatched afterwards.
 func (ws *watchers) add(w *Watcher) {
 	if w.wholeCollection() {
 		ws.all[w] = struct{}{}
@@ -36,6 +37,7 @@ func (ws *watchers) add(w *Watcher) {
 	ws.shapes[w.scope.shape()]++
 }
 
+// remove removes a watcher. It removes the sets and shapes that become empty, because dispatch visits all shapes.
 func (ws *watchers) remove(w *Watcher) {
 	if w.closed {
 		return
@@ -55,7 +57,8 @@ func (ws *watchers) remove(w *Watcher) {
 	}
 }
 
-// dispatch wakes the watchers whose scope a new event matches, before or after the change.
+// dispatch signals the watchers whose scope the object of a new event matches before or after the event. It never
+// blocks. Watchers of the whole collection find the event in the ring; to the others it adds the sequence number.
 func (ws *watchers) dispatch(c *Cache, r *record, sequence uint64) {
 	for w := range ws.all {
 		w.signal()
@@ -74,7 +77,7 @@ func (ws *watchers) dispatch(c *Cache, r *record, sequence uint64) {
 	}
 }
 
-// enqueue adds an event to the pending ones of the watchers of a scope. It expires those that lag behind the ring.
+// enqueue adds an event to pending of the watchers of a scope. It expires watchers that lag behind the ring.
 func (ws *watchers) enqueue(c *Cache, scope Scope, r *record, sequence uint64) {
 	for w := range ws.scoped[scope] {
 		if w.expired || w.waiting || r.entry.revision <= w.after {
@@ -102,7 +105,8 @@ func (ws *watchers) each(visit func(*Watcher)) {
 	}
 }
 
-// settle positions the watchers that were added before the cache was ready.
+// settle positions the watchers that were added before the cache was ready. A watcher that starts before the ring
+// keeps waiting and is woken, so that its Next fetches history from the store.
 func (ws *watchers) settle(c *Cache) {
 	ws.each(func(w *Watcher) {
 		if !w.waiting {
@@ -112,12 +116,13 @@ func (ws *watchers) settle(c *Cache) {
 			w.waiting = false
 			w.position()
 		}
-		w.signal() // one that starts before the ring must load history from the store
+		w.signal()
 	})
 }
 
-// expireAhead expires watchers that start after the cache's revision. The cache lost events, and the difference between
-// its state and a later one does not show which of them such a client has seen.
+// expireAhead expires watchers that start after a revision up to which the cache has received all events. Later
+// events are lost, and reconcile dispatches differences, from which it does not follow which of the lost events such
+// a client has seen.
 func (ws *watchers) expireAhead(seen int64) {
 	ws.each(func(w *Watcher) {
 		if w.after > seen && !w.waiting {
@@ -126,6 +131,7 @@ func (ws *watchers) expireAhead(seen int64) {
 	})
 }
 
+// expireAll expires all watchers, because the contents of the cache are dropped.
 func (ws *watchers) expireAll() {
 	ws.each(func(w *Watcher) { w.expire() })
 }

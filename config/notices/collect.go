@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// module is a linked module with its licences and notices.
+// module is a linked module with the texts of its licences and notices.
 type module struct {
 	name    string            // path and version
 	root    string            // directory
@@ -21,13 +21,15 @@ type module struct {
 }
 
 var (
-	// notice matches the names of files that have to go along with a binary; licence those of them that allow its use.
+	// notice matches the names of files that must be distributed with a binary. licence matches files that permit its
+	// use.
 	notice  = regexp.MustCompile(`(?i)^(un)?(licen[cs]es?|copying|copyright|notices?|patents)([-._].*)?$`)
 	licence = regexp.MustCompile(`(?i)^(un)?(licen[cs]es?|copying|copyright)([-._].*)?$`)
 )
 
-// collect reads the notices of the modules that packages belong to, sorted by name. Code of others within a module has
-// its licence beside it, so every directory between a linked package and its module's root counts.
+// collect reads the notices of the modules to which packages belong, sorted by module name. Third-party code in a
+// module has its licence in its own directory, so collect reads every directory from a linked package up to the root of
+// its module.
 func collect(packages []linkedPackage) ([]*module, error) {
 	modules := map[string]*module{}
 	for _, p := range packages {
@@ -62,12 +64,13 @@ func collect(packages []linkedPackage) ([]*module, error) {
 	return sorted, errors.Join(errs...)
 }
 
-// origin names the module of a package and its directory; "" for this project itself.
+// origin returns the name and the directory of the module of a package. The name is "" for this project.
 func origin(p linkedPackage) (name, root string) {
 	switch m := p.Module; {
 	case p.Standard:
 		// go list gives the standard library's own vendored packages no Root if the main module has a vendor directory.
-		return "Go " + strings.TrimPrefix(runtime.Version(), "go"), strings.TrimSuffix(p.Dir, filepath.Join("/src", p.ImportPath))
+		return "Go " + strings.TrimPrefix(runtime.Version(), "go"),
+			strings.TrimSuffix(p.Dir, filepath.Join("/src", p.ImportPath))
 	case m == nil, m.Main:
 		return "", ""
 	case m.Replace != nil:
@@ -79,12 +82,12 @@ func origin(p linkedPackage) (name, root string) {
 	}
 }
 
-// vendored returns the directory in vendor/ of a package's module.
+// vendored returns the directory in vendor/ that contains the module of a package.
 func vendored(p linkedPackage) string {
 	return strings.TrimSuffix(p.Dir, strings.TrimPrefix(p.ImportPath, p.Module.Path))
 }
 
-// read adds the notices in one directory.
+// read adds the notices in one directory to the module.
 func (m *module) read(directory string) error {
 	entries, err := os.ReadDir(directory)
 	if err != nil {
@@ -108,12 +111,12 @@ func (m *module) read(directory string) error {
 	return nil
 }
 
-// isNotice reports whether a file is a licence or notice, and not source code with such a name.
+// isNotice reports whether a file is a licence or notice. Source code with such a name is not.
 func isNotice(name string) bool { return notice.MatchString(name) && filepath.Ext(name) != ".go" }
 
 func (m *module) licensed() bool {
 	for name := range m.notices {
-		if licence.MatchString(name) { // at the root
+		if licence.MatchString(name) { // licence in the root directory
 			return true
 		}
 	}

@@ -1,4 +1,5 @@
-// Command notices prints the licences and notices of everything that is linked into the binary, for the image to carry:
+// Command notices prints the licences and notices of all modules that are linked into the binary. The image contains
+// the output:
 //
 //	go run ./config/notices [-os linux] [-arch arm64] > THIRD_PARTY_NOTICES
 //
@@ -27,7 +28,7 @@ func main() {
 	}
 }
 
-// run writes the notices of the binary whose main package is in a directory.
+// run writes the notices of the binary whose main package is in directory.
 func run(out io.Writer, directory, goos, goarch string) error {
 	packages, err := linked(directory, goos, goarch)
 	if err != nil {

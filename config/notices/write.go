@@ -11,7 +11,7 @@ import (
 
 const rule = "--------------------------------------------------------------------------------"
 
-// write prints the texts of each module, each text once.
+// write prints the names of the modules with the numbers of their texts, and then each distinct text once.
 func write(out io.Writer, modules []*module) error {
 	w := bufio.NewWriter(out)
 	numbers := map[string]int{}

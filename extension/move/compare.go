@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// assigned are the fields of metadata that the destination assigns, by direction. docs/move.md lists them.
+// assigned are the fields of metadata that the destination of a move assigns, so that copies differ in them.
+// docs/move.md lists the same fields.
 var assigned = map[Direction][]string{
 	ToExtension: {"resourceVersion", "selfLink"},
 	ToHost: {
@@ -22,10 +23,10 @@ var assigned = map[Direction][]string{
 	},
 }
 
-// comparable returns the content that must be equal in a source and its copy.
+// comparable returns the content of an object that must be equal in a source and its copy.
 func comparable(direction Direction, object *unstructured.Unstructured) map[string]any {
 	content := object.DeepCopy().Object
-	delete(content, "apiVersion") // the host may return another version
+	delete(content, "apiVersion") // the source may be in another version than the copy
 	if metadata, ok := content["metadata"].(map[string]any); ok {
 		for _, field := range assigned[direction] {
 			delete(metadata, field)
@@ -34,12 +35,12 @@ func comparable(direction Direction, object *unstructured.Unstructured) map[stri
 	return content
 }
 
-// digest identifies the content of an object without keeping it.
+// digest identifies the content of an object, so that a comparison does not need all objects in memory.
 type digest struct {
 	content  [sha256.Size]byte
 	uid      types.UID
 	revision string
-	// managed reports whether the move is a field manager of the object.
+	// managed is set if the move is a field manager of the object, which it is until the second write of writeToHost.
 	managed bool
 }
 
@@ -56,12 +57,12 @@ func digestOf(direction Direction, object *unstructured.Unstructured) (digest, e
 	}, nil
 }
 
-// key returns namespace/name.
+// key returns the namespace and name of an object as namespace/name, or only the name without a namespace.
 func key(object *unstructured.Unstructured) string {
 	return strings.TrimPrefix(object.GetNamespace()+"/"+object.GetName(), "/")
 }
 
-// maxDifferences bounds the fields that an error names.
+// maxDifferences bounds the number of fields that an error names.
 const maxDifferences = 5
 
 // differences returns the paths of the fields in which a copy differs from its source.
@@ -92,7 +93,7 @@ func differing(path string, a, b any) []string {
 	return found
 }
 
-// forHost returns a new object of the host for an object of the extension server.
+// forHost returns the object to create in the host for an object of the extension server, in accessVersion.
 func forHost(source *unstructured.Unstructured, group string) *unstructured.Unstructured {
 	created := source.DeepCopy()
 	if metadata, ok := created.Object["metadata"].(map[string]any); ok {

@@ -17,15 +17,16 @@ import (
 	"quorate.dev/apiserver/crd"
 )
 
-// accessVersion is a version of the host's kinds with which a move accesses their objects in the host's etcd while the
-// extension server serves all other versions. Its conversion changes only apiVersion.
+// accessVersion is a version that a move adds to the CustomResourceDefinitions of the host. In this version, the move
+// accesses the objects in the host's etcd even while the extension server serves all other versions. Conversion to
+// accessVersion changes only apiVersion.
 const accessVersion = "quoratetransfer"
 
 var definitions = schema.GroupVersionResource{
 	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
 }
 
-// definitionsOf returns the CustomResourceDefinitions of the group, by name.
+// definitionsOf returns the CustomResourceDefinitions of a group.
 func (c *cluster) definitionsOf(ctx context.Context, group string) ([]unstructured.Unstructured, error) {
 	list, err := c.objects.Resource(definitions).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -38,7 +39,7 @@ func (c *cluster) definitionsOf(ctx context.Context, group string) ([]unstructur
 	return found, nil
 }
 
-// versionsOf returns the versions in the spec of a definition. The result shares memory with it.
+// versionsOf returns the versions in the spec of a definition. The result shares memory with the definition.
 func versionsOf(definition *unstructured.Unstructured) []map[string]any {
 	list, _, _ := unstructured.NestedFieldNoCopy(definition.Object, "spec", "versions")
 	items, _ := list.([]any)
@@ -51,8 +52,8 @@ func versionsOf(definition *unstructured.Unstructured) []map[string]any {
 	return versions
 }
 
-// resourceOf returns the properties of a definition that a move needs. Objects are read in the storage version if it
-// is served.
+// resourceOf returns the properties of a definition that a move needs. The move reads objects in the storage version if
+// it is served, else in the first served version.
 func resourceOf(definition *unstructured.Unstructured) (resource, error) {
 	r := resource{}
 	r.Group, _, _ = unstructured.NestedString(definition.Object, "spec", "group")
@@ -75,7 +76,8 @@ func resourceOf(definition *unstructured.Unstructured) (resource, error) {
 	return r, nil
 }
 
-// copyOfDefinition returns a new definition with the spec, labels and annotations of another.
+// copyOfDefinition returns a new definition with the spec, labels and annotations of another, without the transfer
+// annotation.
 func copyOfDefinition(definition *unstructured.Unstructured) *unstructured.Unstructured {
 	made := &unstructured.Unstructured{Object: map[string]any{"spec": definition.DeepCopy().Object["spec"]}}
 	made.SetGroupVersionKind(definitions.GroupVersion().WithKind("CustomResourceDefinition"))
@@ -87,8 +89,8 @@ func copyOfDefinition(definition *unstructured.Unstructured) *unstructured.Unstr
 	return made
 }
 
-// withAccess returns the spec of a host's definition with accessVersion added. Objects are stored in the version
-// storage.
+// withAccess returns a copy of a definition's spec with accessVersion and without conversion by a webhook. Unless
+// storage is empty, objects are stored in that version.
 func withAccess(spec map[string]any, storage string) map[string]any {
 	wrapper := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	spec, _ = wrapper.DeepCopy().Object["spec"].(map[string]any)
@@ -112,8 +114,8 @@ func withAccess(spec map[string]any, storage string) map[string]any {
 	return spec
 }
 
-// createDefinitions creates the definitions of the extension server, marked as being transferred. An existing
-// definition is adopted if it is equal and has no objects.
+// createDefinitions creates the definitions in the extension server, with the transfer annotation. It adopts an
+// existing definition without the annotation if its spec is equal and it has no objects.
 func (m *Mover) createDefinitions(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		source, err := m.host.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
@@ -141,11 +143,12 @@ func (m *Mover) createDefinitions(ctx context.Context, s *state) error {
 	return m.awaitMarked(ctx, s)
 }
 
-// awaitMarked waits until the replicas of the extension server have observed the mark. From then on they store objects
-// unchanged.
+// awaitMarked waits until the replicas of the extension server have observed the transfer annotations. From then on,
+// they store the objects of the move unchanged.
 func (m *Mover) awaitMarked(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
-		err := m.awaitRepeatedly(ctx, "the extension server to begin the transfer of "+r.definition(), func(ctx context.Context) error {
+		err := m.awaitRepeatedly(ctx, "the extension server to begin the transfer of "+
+			r.definition(), func(ctx context.Context) error {
 			_, err := m.extension.objects.Resource(r.in(r.Version)).List(ctx, metav1.ListOptions{Limit: 1})
 			if err == nil {
 				return errors.New("it serves the objects to all clients")
@@ -159,7 +162,7 @@ func (m *Mover) awaitMarked(ctx context.Context, s *state) error {
 	return nil
 }
 
-// ignoreMoving ignores the response of an extension server during a transfer.
+// ignoreMoving returns nil for the error with which an extension server responds to clients during a transfer.
 func ignoreMoving(err error) error {
 	if apierrors.IsServiceUnavailable(err) && strings.Contains(err.Error(), "are being moved") {
 		return nil
@@ -176,7 +179,8 @@ func with(annotations map[string]string, name, value string) map[string]string {
 	return annotations
 }
 
-// checkAdoptable returns an error if a definition in the extension server cannot belong to the move.
+// checkAdoptable returns an error if an existing definition in the extension server has another spec or has objects, so
+// that the move cannot use it.
 func (m *Mover) checkAdoptable(ctx context.Context, r resource, source, current *unstructured.Unstructured) error {
 	if !reflect.DeepEqual(source.Object["spec"], current.Object["spec"]) {
 		return errors.New("it exists with another spec; delete it or make both equal")
@@ -191,7 +195,7 @@ func (m *Mover) checkAdoptable(ctx context.Context, r resource, source, current 
 	return nil
 }
 
-// mark sets the transfer annotation of a definition of the extension server; "" removes it.
+// mark sets the transfer annotation of a definition in the extension server; an empty value removes the annotation.
 func (m *Mover) mark(ctx context.Context, r resource, value string) error {
 	return m.updateDefinition(ctx, m.extension, r, func(definition *unstructured.Unstructured) {
 		annotations := with(definition.GetAnnotations(), crd.TransferAnnotation, value)
@@ -202,7 +206,7 @@ func (m *Mover) mark(ctx context.Context, r resource, value string) error {
 	})
 }
 
-// updateDefinition changes a definition, unless it already has the change. It retries conflicts.
+// updateDefinition changes a definition, unless the change makes no difference. It retries conflicts.
 func (m *Mover) updateDefinition(
 	ctx context.Context, c *cluster, r resource, change func(*unstructured.Unstructured),
 ) error {
@@ -226,7 +230,8 @@ func (m *Mover) updateDefinition(
 	}
 }
 
-// createHostDefinitions creates the definitions of the host with accessVersion, in which only the move may write.
+// createHostDefinitions creates the definitions in the host, with the transfer annotation and accessVersion. Only the
+// move may write in accessVersion.
 func (m *Mover) createHostDefinitions(ctx context.Context, s *state) error {
 	if err := m.freeze(ctx, s, []string{accessVersion}); err != nil {
 		return err
@@ -258,7 +263,8 @@ func (m *Mover) createHostDefinitions(ctx context.Context, s *state) error {
 	return m.awaitServed(ctx, m.host, s.Resources)
 }
 
-// checkCreated returns an error if the move did not create a definition of the host.
+// checkCreated returns an error if an existing definition of the host lacks the transfer annotation, so that this move
+// did not create it.
 func (m *Mover) checkCreated(ctx context.Context, r resource) error {
 	current, err := m.host.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
 	if err == nil && current.GetAnnotations()[crd.TransferAnnotation] == "" {
@@ -267,7 +273,7 @@ func (m *Mover) checkCreated(ctx context.Context, r resource) error {
 	return err
 }
 
-// addAccess adds accessVersion to the definitions of the host. The change ends their watches.
+// addAccess adds accessVersion to the host's definitions. The change of a definition ends the watches of its objects.
 func (m *Mover) addAccess(ctx context.Context, s *state) error {
 	if err := m.registerAccess(ctx); err != nil {
 		return err
@@ -285,7 +291,8 @@ func (m *Mover) addAccess(ctx context.Context, s *state) error {
 	return m.awaitServed(ctx, m.host, s.Resources)
 }
 
-// removeAccess sets the spec of the host's definitions to that of the extension server's.
+// removeAccess gives the host's definitions the spec of the extension server's definitions, which does not have
+// accessVersion, and removes the transfer annotation.
 func (m *Mover) removeAccess(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		final, err := m.extension.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
@@ -305,7 +312,8 @@ func (m *Mover) removeAccess(ctx context.Context, s *state) error {
 	return nil
 }
 
-// awaitServed waits until a cluster serves the versions that the move uses.
+// awaitServed waits until a cluster serves the resources in the version in which the move writes: accessVersion in the
+// host.
 func (m *Mover) awaitServed(ctx context.Context, c *cluster, resources []resource) error {
 	for _, r := range resources {
 		version := r.Version
@@ -330,7 +338,7 @@ func (m *Mover) awaitServed(ctx context.Context, c *cluster, resources []resourc
 	return nil
 }
 
-// notEstablished returns why a definition is not established, or "".
+// notEstablished returns the reason why a definition is not established, or "" if it is.
 func notEstablished(definition *unstructured.Unstructured) string {
 	conditions, _, _ := unstructured.NestedSlice(definition.Object, "status", "conditions")
 	message := "it is not established yet"
@@ -346,7 +354,7 @@ func notEstablished(definition *unstructured.Unstructured) string {
 	return message
 }
 
-// deleteDefinitions deletes the definitions of a cluster that have no objects left.
+// deleteDefinitions deletes the definitions of the move, whose objects are already deleted, from a cluster.
 func (m *Mover) deleteDefinitions(ctx context.Context, c *cluster, s *state) error {
 	for _, r := range s.Resources {
 		err := c.objects.Resource(definitions).Delete(ctx, r.definition(), metav1.DeleteOptions{})

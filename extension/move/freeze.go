@@ -16,12 +16,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// policyName returns the name of the ValidatingAdmissionPolicy and its binding.
+// policyName returns the name of the ValidatingAdmissionPolicy that blocks writes, and of its binding.
 func policyName(group string) string { return "quorate-move." + group }
 
-// policy returns a policy that blocks writes to the resources in the given versions. In accessVersion, only the move
-// may write.
-func policy(group string, resources []resource, versions []string, user string) *admissionregistrationv1.ValidatingAdmissionPolicy {
+// policy returns a policy that blocks writes to the resources in the given versions, except writes of the move's user
+// in accessVersion.
+func policy(
+	group string, resources []resource, versions []string, user string,
+) *admissionregistrationv1.ValidatingAdmissionPolicy {
 	var names []string
 	for _, r := range resources {
 		names = append(names, r.Plural, r.Plural+"/*")
@@ -51,7 +53,8 @@ func policy(group string, resources []resource, versions []string, user string) 
 	}
 }
 
-// freeze blocks writes in the given versions, which replace those of an earlier call.
+// freeze blocks writes in the given versions. An existing policy is replaced, so that it then blocks only these
+// versions.
 func (m *Mover) freeze(ctx context.Context, s *state, versions []string) error {
 	review, err := m.host.typed.AuthenticationV1().SelfSubjectReviews().Create(
 		ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
@@ -85,7 +88,7 @@ func (m *Mover) freeze(ctx context.Context, s *state, versions []string) error {
 	return nil
 }
 
-// freezeAll blocks all writes, and waits until they are rejected.
+// freezeAll blocks all writes except the writes of the move in all versions, and waits until the host rejects writes.
 func (m *Mover) freezeAll(ctx context.Context, s *state) error {
 	if err := m.freeze(ctx, s, append(s.versions(), accessVersion)); err != nil {
 		return err
@@ -100,14 +103,16 @@ func (m *Mover) freezeAll(ctx context.Context, s *state) error {
 	return m.settle(ctx)
 }
 
-// probe returns an error unless writes are blocked. Without objects it cannot tell.
+// probe returns an error unless writes to a collection are blocked. It attempts a dry-run write to one object; in an
+// empty collection it returns nil.
 func probe(ctx context.Context, c collection) error {
 	list, err := c.client.Resource(c.resource).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil || len(list.Items) == 0 {
 		return err
 	}
 	_, err = c.in(list.Items[0].GetNamespace()).Patch(ctx, list.Items[0].GetName(), types.MergePatchType,
-		[]byte(`{"metadata":{"annotations":{"quorate.dev/probe":""}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		[]byte(`{"metadata":{"annotations":{"quorate.dev/probe":""}}}`),
+		metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 	switch {
 	case err == nil:
 		return errors.New("a write is admitted")
@@ -117,7 +122,7 @@ func probe(ctx context.Context, c collection) error {
 	return err
 }
 
-// unfreeze allows writes again.
+// unfreeze deletes the policy that blocks writes.
 func (m *Mover) unfreeze(ctx context.Context) error {
 	registration := m.host.typed.AdmissionregistrationV1()
 	name := policyName(m.Group)
@@ -127,7 +132,7 @@ func (m *Mover) unfreeze(ctx context.Context) error {
 	)
 }
 
-// versions returns the versions that at least one of the resources serves.
+// versions returns the versions in which any resource of the move is served.
 func (s *state) versions() []string {
 	var all []string
 	for _, r := range s.Resources {

@@ -1,17 +1,18 @@
 // Package move moves the objects of an API group between a cluster, the host, and an extension server that serves the
-// group to it: from CustomResourceDefinitions of the host to those of the extension server, and back.
+// group to it: from CustomResourceDefinitions of the host to CustomResourceDefinitions of the extension server, and
+// back.
 //
 // All CustomResourceDefinitions of a group move together, because the host has one APIService for each version of the
-// group. A move is a list of steps. The step that begins is recorded in a ConfigMap of the host, and every step can be
-// repeated, so an interrupted move continues where it stopped. Nothing is deleted before all objects are equal in both
-// places, and no client can change either.
+// group. A move is a list of steps. A ConfigMap of the host records each step before it begins, and every step can be
+// repeated, so that an interrupted move continues where it stopped. No object of the source is deleted before all
+// objects were equal in both places while no client could change either.
 //
-// Invariants that protect dependents from the host's garbage collector, which deletes a dependent if its owner does
-// not exist or has another UID: a request for an owner never gets an incomplete set of objects. A single update
-// switches an APIService from one server to the other, and until the copies are complete the group responds with 503.
-// Copies in the extension server keep their UIDs. Copies in the host get new ones, and their dependents are rewritten
-// while the group responds with 503. Deletions in the host's etcd use accessVersion, which the garbage collector does
-// not watch.
+// The host's garbage collector deletes a dependent if its owner does not exist or has another UID. Invariants that
+// protect dependents: a request for owners never returns an incomplete set of objects. A single update switches an
+// APIService from one server to the other, and around the switch the group responds with 503, until clients may read
+// the copies. Copies in the extension server keep their UIDs. Copies in the host have new UIDs, and the owner
+// references of their dependents are rewritten while the group responds with 503. Deletions in the host's etcd use
+// accessVersion, which the garbage collector does not watch.
 package move
 
 import (
@@ -32,7 +33,7 @@ import (
 	"quorate.dev/apiserver/transfer"
 )
 
-// manager is the field manager of the move's writes.
+// manager is the field manager of the move's writes to the host.
 const manager = "quorate-extension-move"
 
 // Options configure a move.
@@ -40,37 +41,37 @@ type Options struct {
 	Group     string
 	Direction Direction
 	Host      *rest.Config
-	Extension *rest.Config // an administrator in system:masters, connected directly and not through the host
-	// Namespace of the host in which the state is stored.
+	Extension *rest.Config // credentials of a member of system:masters; connects directly, not through the host
+	// Namespace is the namespace of the host with the ConfigMap of the state.
 	Namespace    string
 	Registration Registration // for ToExtension
-	// Settle is the time for a change of the host's API to reach all of its replicas.
+	// Settle is the time after which a change has reached all replicas of the host's API server and its clients.
 	Settle time.Duration
-	// Timeout of each wait.
+	// Timeout bounds each wait.
 	Timeout time.Duration
 	Report  func(line string)
 	Clock   clock.Clock
-	// Before is called before a step runs, after it is recorded; an error ends the run. nil: none.
+	// Before, if not nil, is called when a step is recorded and before it runs. Its error ends the run.
 	Before func(step string) error
 }
 
-// Mover runs a move.
+// Mover moves one API group.
 type Mover struct {
 	Options
 	host, extension *cluster
 	stored          *corev1.ConfigMap
 }
 
-// cluster contains the clients of one API.
+// cluster contains the clients of the host or of the extension server.
 type cluster struct {
 	name     string
 	objects  dynamic.Interface
-	transfer dynamic.Interface // sends the header of a transfer
+	transfer dynamic.Interface // for the extension server, with the header of a transfer
 	typed    kubernetes.Interface
 	metadata metadata.Interface
 }
 
-// New returns a mover.
+// New returns a Mover. It does not connect to the clusters.
 func New(options Options) (*Mover, error) {
 	m := &Mover{Options: options}
 	var err error
@@ -117,12 +118,12 @@ func (t withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
 
 type stepName string
 
-// step is one part of a move. It is idempotent.
+// step is one part of a move. It is idempotent, because an interrupted move repeats it.
 type step struct {
 	name stepName
 	text string
 	run  func(*Mover, context.Context, *state) error
-	// final marks steps that cannot be undone.
+	// final is set if the step and all later ones cannot be undone.
 	final bool
 }
 
@@ -151,10 +152,10 @@ var steps = map[Direction][]step{
 	},
 }
 
-// maxRounds limits how often a move starts over because objects have changed although writes are blocked.
+// maxRounds bounds how often a move copies everything, because objects have changed although writes are blocked.
 const maxRounds = 3
 
-// Run starts or resumes the move.
+// Run begins the move, or continues it at the recorded step.
 func (m *Mover) Run(ctx context.Context) error {
 	s, err := m.load(ctx)
 	if err != nil {
@@ -190,7 +191,7 @@ func (m *Mover) enter(ctx context.Context, s *state, name stepName) error {
 	return m.save(ctx, s)
 }
 
-// runSteps runs the recorded step and those after it.
+// runSteps runs the recorded step and all later ones, and then deletes the state.
 func (m *Mover) runSteps(ctx context.Context, s *state) error {
 	list := steps[s.Direction]
 	first := indexOf(list, s.Step)
@@ -228,7 +229,7 @@ func indexOf(list []step, name stepName) int {
 	return -1
 }
 
-// begin checks the clusters and records the move.
+// begin checks the clusters and records the move. It returns a ProblemsError if the move cannot begin.
 func (m *Mover) begin(ctx context.Context) (*state, error) {
 	p, err := m.Plan(ctx)
 	if err != nil {
@@ -249,7 +250,7 @@ func (m *Mover) report(format string, arguments ...any) {
 
 const pollInterval = 200 * time.Millisecond
 
-// await waits until a condition returns no error.
+// await waits until condition returns nil. Its error contains the last error of condition.
 func (m *Mover) await(ctx context.Context, what string, condition func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, m.Timeout, true, func(ctx context.Context) (bool, error) {
@@ -265,7 +266,7 @@ func (m *Mover) await(ctx context.Context, what string, condition func(context.C
 	return fmt.Errorf("timed out waiting for %s: %w", what, last)
 }
 
-// repetitions is how often a condition must hold in succession, because requests can reach different replicas.
+// repetitions is how often a condition must hold in succession: each request may reach another replica.
 const repetitions = 3
 
 func (m *Mover) awaitRepeatedly(ctx context.Context, what string, condition func(context.Context) error) error {
@@ -279,7 +280,7 @@ func (m *Mover) awaitRepeatedly(ctx context.Context, what string, condition func
 	})
 }
 
-// settle waits for the host's other replicas, which cannot be observed.
+// settle waits for Settle, in which a change reaches those replicas of the host that the move cannot observe.
 func (m *Mover) settle(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// pageSize is the number of objects in a list.
+	// pageSize is the number of objects in one page of a list.
 	pageSize = 500
-	// writers is the number of concurrent writes.
+	// writers bounds the number of concurrent writes.
 	writers = 16
-	// reportInterval is the number of objects after which progress is reported.
+	// reportInterval is the number of copied objects between two reports of progress.
 	reportInterval = 1000
 )
 
-// collection accesses the objects of one resource in one cluster.
+// collection accesses the objects of a resource in one cluster.
 type collection struct {
 	client   dynamic.Interface
 	resource schema.GroupVersionResource
@@ -40,7 +40,8 @@ func (c collection) in(namespace string) dynamic.ResourceInterface {
 	return c.client.Resource(c.resource)
 }
 
-// each calls do for all objects at one revision, which it returns. It starts again when a list expires.
+// each calls do for all objects of a list at one revision, and returns the revision. If the list expires, each returns
+// the error, because do has already been called for a part of the objects.
 func (c collection) each(ctx context.Context, do func(*unstructured.Unstructured) error) (revision string, err error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
@@ -59,7 +60,7 @@ func (c collection) each(ctx context.Context, do func(*unstructured.Unstructured
 	}
 }
 
-// digests returns the digests of all objects by key.
+// digests returns the digests of all objects by their keys.
 func (c collection) digests(ctx context.Context, direction Direction) (map[string]digest, error) {
 	found := map[string]digest{}
 	_, err := c.each(ctx, func(object *unstructured.Unstructured) error {
@@ -70,7 +71,7 @@ func (c collection) digests(ctx context.Context, direction Direction) (map[strin
 	return found, err
 }
 
-// source and destination return the collections of a resource.
+// source returns the collection from which the objects of a resource are copied, as long as it serves clients.
 func (m *Mover) source(direction Direction, r resource) collection {
 	if direction == ToExtension {
 		return collection{m.host.objects, r.in(r.Version), r.Namespaced}
@@ -78,6 +79,7 @@ func (m *Mover) source(direction Direction, r resource) collection {
 	return m.inExtension(r)
 }
 
+// destination returns the collection with the copies of a resource's objects.
 func (m *Mover) destination(direction Direction, r resource) collection {
 	if direction == ToExtension {
 		return m.inExtension(r)
@@ -89,18 +91,20 @@ func (m *Mover) inExtension(r resource) collection {
 	return collection{m.extension.transfer, r.in(r.Version), r.Namespaced}
 }
 
-// inHost returns the collection in the host's etcd.
+// inHost returns the collection in the host's etcd, independent of which server the APIServices refer to.
 func (m *Mover) inHost(r resource) collection {
 	return collection{m.host.objects, r.in(accessVersion), r.Namespaced}
 }
 
-// changes counts the objects that a pass over a resource has written.
+// changes counts the objects that a pass over a resource has read, written and deleted.
 type changes struct {
 	objects, written, deleted atomic.Int64
 }
 
-// copyOnce makes the destination equal to one state of the source, and returns the revision of that state.
-func (m *Mover) copyOnce(ctx context.Context, direction Direction, r resource, did *changes) (revision string, err error) {
+// copyOnce makes the destination equal to one state of the source, and returns the resourceVersion of that state.
+func (m *Mover) copyOnce(
+	ctx context.Context, direction Direction, r resource, did *changes,
+) (revision string, err error) {
 	copies, err := m.destination(direction, r).digests(ctx, direction)
 	if err != nil {
 		return "", err
@@ -122,7 +126,7 @@ func (m *Mover) copyOnce(ctx context.Context, direction Direction, r resource, d
 		if equal && (source.managed || !copied.managed) {
 			return nil
 		}
-		if !equal { // unless a run ended between the two writes of writeToHost
+		if !equal { // an equal copy lacks only the second write of writeToHost, because an earlier run ended before it
 			did.written.Add(1)
 		}
 		group.Go(func() error {
@@ -140,8 +144,10 @@ func (m *Mover) copyOnce(ctx context.Context, direction Direction, r resource, d
 	return revision, m.deleteCopies(ctx, direction, r, copies)
 }
 
-// write creates or replaces the copy of an object. The digest of the current copy is zero if there is none.
-func (m *Mover) write(ctx context.Context, direction Direction, r resource, source *unstructured.Unstructured, copied digest) error {
+// write creates or replaces the copy of an object. copied is the digest of the current copy, or zero if there is none.
+func (m *Mover) write(
+	ctx context.Context, direction Direction, r resource, source *unstructured.Unstructured, copied digest,
+) error {
 	at := m.destination(direction, r).in(source.GetNamespace())
 	if direction == ToHost {
 		return m.writeToHost(ctx, at, source, copied)
@@ -163,9 +169,11 @@ func (m *Mover) write(ctx context.Context, direction Direction, r resource, sour
 	return nil
 }
 
-// writeToHost creates or replaces an object of the host. The second write restores managedFields, as far as the host
-// accepts them.
-func (m *Mover) writeToHost(ctx context.Context, at dynamic.ResourceInterface, source *unstructured.Unstructured, copied digest) error {
+// writeToHost creates or replaces the copy of an object in the host. A second write restores managedFields, as far as
+// the host accepts the entries.
+func (m *Mover) writeToHost(
+	ctx context.Context, at dynamic.ResourceInterface, source *unstructured.Unstructured, copied digest,
+) error {
 	wanted := forHost(source, m.Group)
 	var stored *unstructured.Unstructured
 	var err error
@@ -190,7 +198,7 @@ func (m *Mover) writeToHost(ctx context.Context, at dynamic.ResourceInterface, s
 	return err
 }
 
-// deleteCopies deletes objects of the destination that the source no longer has.
+// deleteCopies deletes objects of the destination that the source does not have.
 func (m *Mover) deleteCopies(ctx context.Context, direction Direction, r resource, copies map[string]digest) error {
 	return m.deleteEach(ctx, m.destination(direction, r), copies)
 }
@@ -204,7 +212,8 @@ func (m *Mover) deleteEach(ctx context.Context, c collection, objects map[string
 	return group.Wait()
 }
 
-// deleteFrom deletes one object if it still has the given digest, without running its finalizers.
+// deleteFrom deletes an object if it still has the UID and revision of the digest. Its finalizers do not delay the
+// deletion.
 func (m *Mover) deleteFrom(ctx context.Context, c collection, name string, d digest) error {
 	namespace, plain, scoped := strings.Cut(name, "/")
 	if !scoped {
@@ -220,15 +229,15 @@ func (m *Mover) deleteFrom(ctx context.Context, c collection, name string, d dig
 	return nil
 }
 
-// expunge deletes an object of the extension server.
+// expunge deletes an object of the extension server, which deletes objects of a transfer regardless of finalizers.
 func expunge(ctx context.Context, at dynamic.ResourceInterface, name string, d digest) error {
 	return ignoreNotFound(at.Delete(ctx, name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &d.uid, ResourceVersion: &d.revision},
 	}))
 }
 
-// stripAndDelete deletes an object in the host's etcd. If the object is already being deleted, removing its finalizers
-// suffices.
+// stripAndDelete removes the finalizers of an object in the host's etcd, and deletes the object. An object that is
+// already being deleted ends with its last finalizer.
 func stripAndDelete(ctx context.Context, at dynamic.ResourceInterface, name string, d digest) error {
 	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"finalizers":null}}`, d.revision)
 	stripped, err := at.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: manager})
@@ -251,7 +260,7 @@ func stripAndDelete(ctx context.Context, at dynamic.ResourceInterface, name stri
 	}))
 }
 
-// copyAll copies all resources once. Objects may change meanwhile.
+// copyAll copies all objects once. Clients may change the objects during the copy; verifyAll copies such changes.
 func (m *Mover) copyAll(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		did := &changes{}
@@ -263,11 +272,12 @@ func (m *Mover) copyAll(ctx context.Context, s *state) error {
 	return nil
 }
 
-// maxPasses limits the passes until source and copy are equal. Writes are blocked, so the second pass normally finds
-// no change.
+// maxPasses bounds the passes over a resource until source and copies are equal. Writes are blocked, so that normally
+// the second pass finds no difference.
 const maxPasses = 5
 
-// verifyAll compares all objects, repeats until they are equal, and records the revisions at which they were.
+// verifyAll compares all objects and copies differences until there are none. It records the revisions of the source at
+// which all objects were equal.
 func (m *Mover) verifyAll(ctx context.Context, s *state) error {
 	s.Verified = map[string]string{}
 	for _, r := range s.Resources {
@@ -290,10 +300,11 @@ func (m *Mover) verifyAll(ctx context.Context, s *state) error {
 	return m.save(ctx, s)
 }
 
-// errChanged is returned when the source has changed since it was verified.
+// errChanged reports that objects of the source have changed since the verification.
 var errChanged = errors.New("objects have changed since they were verified")
 
-// checkUnchanged checks that the source still has the verified revisions, and that both sides have the same names.
+// checkUnchanged returns errChanged if an object of the source is newer than the verified revision, or if source and
+// copies do not have the same keys.
 func (m *Mover) checkUnchanged(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		verified, err := strconv.ParseUint(s.Verified[r.Plural], 10, 64)
@@ -326,7 +337,7 @@ func (m *Mover) checkUnchanged(ctx context.Context, s *state) error {
 	return nil
 }
 
-// hidden returns the source of a move after it has stopped serving clients.
+// hidden returns the source of a move for the time in which the group does not serve it to clients.
 func (m *Mover) hidden(direction Direction, r resource) collection {
 	if direction == ToExtension {
 		return m.inHost(r)
@@ -334,7 +345,7 @@ func (m *Mover) hidden(direction Direction, r resource) collection {
 	return m.inExtension(r)
 }
 
-// deleteSource deletes all objects of the source. Since they were verified, only the move can write them.
+// deleteSource deletes all objects of the source. Since the verification, only the move can write the objects.
 func (m *Mover) deleteSource(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		objects := m.hidden(s.Direction, r)

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// uidsOf maps the UIDs of the sources to the UIDs of their copies.
+// uidsOf returns the UIDs of the copies by the UIDs of their sources.
 func (m *Mover) uidsOf(ctx context.Context, s *state) (map[types.UID]types.UID, error) {
 	uids := map[types.UID]types.UID{}
 	for _, r := range s.Resources {
@@ -37,8 +37,9 @@ func (m *Mover) uidsOf(ctx context.Context, s *state) (map[types.UID]types.UID, 
 	return uids, nil
 }
 
-// rewriteOwners sets the UIDs of the new owners in all dependents in the host. The host's garbage collector deletes
-// dependents whose owner has another UID, but it cannot read owners while the resources are unavailable.
+// rewriteOwners replaces the UIDs of the sources by the UIDs of their copies in the owner references of all objects of
+// the host. The garbage collector would delete a dependent whose owner has another UID, but cannot read the owners
+// while the group responds with 503.
 func (m *Mover) rewriteOwners(ctx context.Context, s *state) error {
 	uids, err := m.uidsOf(ctx, s)
 	if err != nil {
@@ -60,10 +61,11 @@ func (m *Mover) rewriteOwners(ctx context.Context, s *state) error {
 	return nil
 }
 
-// dependentKinds returns all resources of the host whose objects can have owners. The moved ones are in accessVersion.
+// dependentKinds returns all resources of the host whose objects can have owners: those that can be listed and patched,
+// and the copies in accessVersion.
 func (m *Mover) dependentKinds(s *state) ([]schema.GroupVersionResource, error) {
 	lists, err := m.host.typed.Discovery().ServerPreferredResources()
-	if err != nil { // undiscovered resources could have dependents
+	if err != nil { // a resource that is not discovered could have dependents
 		return nil, fmt.Errorf("discover the resources of the host: %w", err)
 	}
 	var kinds []schema.GroupVersionResource
@@ -121,7 +123,7 @@ func refersTo(references []metav1.OwnerReference, uids map[types.UID]types.UID) 
 	})
 }
 
-// rewritten returns owner references with the new UIDs.
+// rewritten returns a copy of owner references with the UIDs of the copies.
 func rewritten(references []metav1.OwnerReference, uids map[types.UID]types.UID) []metav1.OwnerReference {
 	next := slices.Clone(references)
 	for i := range next {
@@ -132,9 +134,10 @@ func rewritten(references []metav1.OwnerReference, uids map[types.UID]types.UID)
 	return next
 }
 
-// rewriteOwner patches one dependent. It retries conflicts.
+// rewriteOwner patches the owner references of one dependent. It retries conflicts.
 func (m *Mover) rewriteOwner(
-	ctx context.Context, kind schema.GroupVersionResource, object *metav1.PartialObjectMetadata, uids map[types.UID]types.UID,
+	ctx context.Context, kind schema.GroupVersionResource, object *metav1.PartialObjectMetadata,
+	uids map[types.UID]types.UID,
 ) error {
 	at := metadata.ResourceInterface(m.host.metadata.Resource(kind))
 	if object.Namespace != "" {
@@ -161,7 +164,8 @@ func (m *Mover) rewriteOwner(
 	return nil
 }
 
-// deleteAsBefore deletes the copies in the host of objects that are being deleted. Finalizers keep these copies.
+// deleteAsBefore deletes the copies of objects that are being deleted in the extension server, so that the copies are
+// being deleted, too. The finalizers of the objects keep the copies.
 func (m *Mover) deleteAsBefore(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		copies := m.destination(s.Direction, r)
@@ -170,7 +174,8 @@ func (m *Mover) deleteAsBefore(ctx context.Context, s *state) error {
 				return nil
 			}
 			policy := propagation(object.GetFinalizers())
-			err := copies.in(object.GetNamespace()).Delete(ctx, object.GetName(), metav1.DeleteOptions{PropagationPolicy: &policy})
+			err := copies.in(object.GetNamespace()).Delete(ctx, object.GetName(),
+				metav1.DeleteOptions{PropagationPolicy: &policy})
 			return ignoreNotFound(err)
 		})
 		if err != nil {
@@ -180,7 +185,7 @@ func (m *Mover) deleteAsBefore(ctx context.Context, s *state) error {
 	return nil
 }
 
-// propagation returns the policy with which an object with these finalizers was deleted.
+// propagation returns the propagation policy that gave an object its finalizers.
 func propagation(finalizers []string) metav1.DeletionPropagation {
 	switch {
 	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):

@@ -14,7 +14,7 @@ import (
 	"quorate.dev/apiserver/crd"
 )
 
-// Plan describes the effects of a move.
+// Plan describes the effects of a move, and the problems that prevent it.
 type Plan struct {
 	Steps []string
 	Kinds []Kind
@@ -24,11 +24,11 @@ type Plan struct {
 	Problems []string
 
 	resources  []resource
-	namespaces map[string]bool  // of the objects
-	priorities map[string]int64 // of the extension server's APIServices
+	namespaces map[string]bool  // namespaces that contain objects of the source
+	priorities map[string]int64 // versionPriority of the extension server's APIServices, by version
 }
 
-// Kind counts the objects of a CustomResourceDefinition.
+// Kind describes the objects of one CustomResourceDefinition.
 type Kind struct {
 	Definition string
 	Versions   []string
@@ -37,12 +37,12 @@ type Kind struct {
 	Deleting   int // objects that are being deleted
 }
 
-// ProblemsError contains the reasons why a move cannot start.
+// ProblemsError contains the reasons why a move cannot begin.
 type ProblemsError struct{ Problems []string }
 
 func (e *ProblemsError) Error() string { return strings.Join(e.Problems, "; ") }
 
-// lost are the properties of objects that a move does not preserve, by direction.
+// lost are the properties of all objects that a move does not preserve, by direction.
 var lost = map[Direction][]string{
 	ToExtension: {"metadata.resourceVersion: clients list again"},
 	ToHost: {
@@ -82,7 +82,8 @@ func (m *Mover) Plan(ctx context.Context) (*Plan, error) {
 	return p, m.planRegistration(ctx, p)
 }
 
-// planNamespaces checks that objects can be created in the host.
+// planNamespaces adds a problem for each namespace that is being deleted in the host, because objects cannot be created
+// in it.
 func (m *Mover) planNamespaces(ctx context.Context, p *Plan) error {
 	if m.Direction != ToHost {
 		return nil
@@ -103,7 +104,9 @@ func (p *Plan) problem(format string, arguments ...any) {
 	p.Problems = append(p.Problems, fmt.Sprintf(format, arguments...))
 }
 
-func (m *Mover) planDefinition(ctx context.Context, p *Plan, from, to *cluster, definition *unstructured.Unstructured) error {
+func (m *Mover) planDefinition(
+	ctx context.Context, p *Plan, from, to *cluster, definition *unstructured.Unstructured,
+) error {
 	r, err := resourceOf(definition)
 	if err != nil {
 		p.problem("%v", err)
@@ -118,9 +121,10 @@ func (m *Mover) planDefinition(ctx context.Context, p *Plan, from, to *cluster, 
 	case definition.GetAnnotations()[crd.TransferAnnotation] != "":
 		p.problem("CustomResourceDefinition %s is part of another move", definition.GetName())
 	}
-	if strategy, _, _ := unstructured.NestedString(definition.Object, "spec", "conversion", "strategy"); strategy == "Webhook" &&
+	if strategy, _, _ := unstructured.NestedString(definition.Object, "spec", "conversion", "strategy"); strategy ==
+		"Webhook" &&
 		m.Direction == ToHost && len(versionsOf(definition)) > 1 {
-		// The host writes them without conversion, which drops the fields that the other versions do not have.
+		// Writes in accessVersion are not converted, so that the host drops managed fields of other versions.
 		p.Lost = append(slices.Clone(p.Lost), fmt.Sprintf("metadata.managedFields of %s: entries of versions other than %s",
 			definition.GetName(), r.Version))
 	}
@@ -143,7 +147,7 @@ func (m *Mover) planDefinition(ctx context.Context, p *Plan, from, to *cluster, 
 	return m.planDestination(ctx, p, to, definition, r)
 }
 
-// planDestination checks that the definition can be created.
+// planDestination adds a problem if the destination rejects the definition, or has one that the move cannot use.
 func (m *Mover) planDestination(
 	ctx context.Context, p *Plan, to *cluster, definition *unstructured.Unstructured, r resource,
 ) error {
@@ -169,7 +173,8 @@ func (m *Mover) planDestination(
 	return err
 }
 
-// planRegistration checks the APIServices of the host.
+// planRegistration adds a problem for each version whose APIService in the host does not refer to the source, and for
+// each version without a Registration of the extension server.
 func (m *Mover) planRegistration(ctx context.Context, p *Plan) error {
 	s := &state{Resources: p.resources}
 	if m.Direction == ToExtension {

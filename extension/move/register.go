@@ -19,29 +19,32 @@ import (
 var apiServices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
 const (
-	// automanaged is the label of the APIServices that a host maintains for its own CustomResourceDefinitions. It does
-	// not change APIServices without the label.
+	// automanaged is the label of the APIServices that a host maintains for its own CustomResourceDefinitions. The host
+	// does not change other APIServices.
 	automanaged = "kube-aggregator.kubernetes.io/automanaged"
-	ownLabels   = "quorate.dev/"
+	// ownLabels is the prefix of the labels that a Quorate operator sets.
+	ownLabels = "quorate.dev/"
 
-	// Priorities of APIServices of CustomResourceDefinitions.
+	// Priorities of the APIServices that a host creates for CustomResourceDefinitions.
 	definitionGroupPriority, definitionVersionPriority = 1000, 100
-	// lowestPriority, and definitionVersionPriority for all others, keep accessVersion from being the preferred
-	// version, which controllers of the host use. Aggregated discovery uses definitionVersionPriority for all versions
-	// of CustomResourceDefinitions, whatever their APIServices specify, and sorts names that do not look like v1 last.
+	// lowestPriority is the priority of accessVersion. With definitionVersionPriority or more for the other versions,
+	// it keeps accessVersion from being the preferred version, which controllers of the host use. Aggregated discovery
+	// uses definitionVersionPriority for all versions of CustomResourceDefinitions, regardless of their APIServices,
+	// and sorts names that do not look like v1 last.
 	lowestPriority = 1
 )
 
-// Registration describes the host's APIServices for the extension server.
+// Registration describes the APIServices with which the host sends requests to the extension server.
 type Registration struct {
-	// Specs of the APIServices, by version.
+	// Specs are the specs of the APIServices by version, if no operator manages them.
 	Specs map[string]map[string]any
-	// Labels let an operator adopt the APIServices and set their spec. Versions are those that it registers.
+	// Labels are the labels by which an operator recognizes the APIServices as its own and sets their specs. Versions
+	// lists the versions for which it does so. Both are empty if no operator manages the APIServices.
 	Labels   map[string]string
 	Versions []string
 }
 
-// missing returns the versions that are not registered.
+// missing returns the versions for which there is neither a spec nor an operator.
 func (r *Registration) missing(versions []string) []string {
 	return slices.DeleteFunc(slices.Clone(versions), func(version string) bool {
 		return r.Specs[version] != nil || slices.Contains(r.Versions, version)
@@ -50,8 +53,8 @@ func (r *Registration) missing(versions []string) []string {
 
 func (m *Mover) apiServiceName(version string) string { return version + "." + m.Group }
 
-// registerExtension routes the requests of all versions from the host to the extension server, although the host has
-// CustomResourceDefinitions for them. A single update switches each version: if an APIService were missing in between,
+// registerExtension makes the host send requests in all versions to the extension server, although the host has
+// CustomResourceDefinitions for them. A single update switches each APIService: without the APIService, even briefly,
 // the host's garbage collector would consider owners deleted.
 func (m *Mover) registerExtension(ctx context.Context, s *state) error {
 	for _, version := range s.versions() {
@@ -75,7 +78,8 @@ func (m *Mover) registerExtension(ctx context.Context, s *state) error {
 	return m.awaitUnavailable(ctx, s)
 }
 
-// raisePriority raises versionPriority to at least that of a definition.
+// raisePriority raises versionPriority to at least the priority of the host's own definitions, so that accessVersion
+// stays last.
 func raisePriority(service *unstructured.Unstructured) {
 	if priorityOf(service) < definitionVersionPriority {
 		_ = unstructured.SetNestedField(service.Object, int64(definitionVersionPriority), "spec", "versionPriority")
@@ -93,7 +97,7 @@ func priorityOf(service *unstructured.Unstructured) int64 {
 	return 0
 }
 
-// setPriorities changes the versionPriority of all versions.
+// setPriorities sets the versionPriority of the APIServices of all versions to the results of a function.
 func (m *Mover) setPriorities(ctx context.Context, s *state, of func(version string, current int64) int64) error {
 	for _, version := range s.versions() {
 		err := m.updateAPIService(ctx, version, func(service *unstructured.Unstructured) {
@@ -106,7 +110,8 @@ func (m *Mover) setPriorities(ctx context.Context, s *state, of func(version str
 	return nil
 }
 
-// restorePriorities sets the priorities that the user wants after a move.
+// restorePriorities sets versionPriority to its value after a move: in the extension server's APIServices the value of
+// Registration.Specs, or the recorded value if a move to the host is aborted.
 func (m *Mover) restorePriorities(ctx context.Context, s *state) error {
 	return m.setPriorities(ctx, s, func(version string, current int64) int64 {
 		wanted := s.Priorities[version]
@@ -117,7 +122,8 @@ func (m *Mover) restorePriorities(ctx context.Context, s *state) error {
 	})
 }
 
-// registerHost makes the host serve all versions itself.
+// registerHost makes the host serve all versions itself: it changes their APIServices to the form that a host maintains
+// for its own CustomResourceDefinitions.
 func (m *Mover) registerHost(ctx context.Context, s *state) error {
 	for _, version := range s.versions() {
 		err := m.updateAPIService(ctx, version, func(service *unstructured.Unstructured) {
@@ -162,7 +168,7 @@ func (m *Mover) updateAPIService(ctx context.Context, version string, change fun
 	}
 }
 
-// registerAccess creates the APIService of accessVersion before the host creates it with a higher priority.
+// registerAccess creates the APIService of accessVersion, before the host creates one with a higher priority.
 func (m *Mover) registerAccess(ctx context.Context) error {
 	service := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 		"group": m.Group, "version": accessVersion,
@@ -182,10 +188,12 @@ func (m *Mover) unregisterAccess(ctx context.Context) error {
 	return ignoreNotFound(err)
 }
 
-// awaitUnavailable waits until the host responds to requests for the resources with the error that they are being
-// moved.
+// awaitUnavailable waits until the host responds to requests in all versions with the extension server's error that the
+// objects are being moved.
 func (m *Mover) awaitUnavailable(ctx context.Context, s *state) error {
-	err := m.awaitEach(ctx, s, "the host to send requests for %s to the extension server", func(_ resource, err error) error {
+	err := m.awaitEach(ctx, s, "the host to send requests for %s to the extension server", func(
+		_ resource, err error,
+	) error {
 		if err == nil {
 			return errors.New("they are served to all clients")
 		}
@@ -197,13 +205,13 @@ func (m *Mover) awaitUnavailable(ctx context.Context, s *state) error {
 	return m.settle(ctx)
 }
 
-// awaitAvailable waits until the host responds with objects.
+// awaitAvailable waits until the host responds to requests in all versions with objects.
 func (m *Mover) awaitAvailable(ctx context.Context, s *state) error {
 	return m.awaitEach(ctx, s, "the host to serve %s", func(_ resource, err error) error { return err })
 }
 
-// awaitEach waits until lists of all resources in all versions through the host have the expected result several
-// times.
+// awaitEach waits until lists of all resources in all versions through the host have a result, several times in
+// succession, that check accepts.
 func (m *Mover) awaitEach(ctx context.Context, s *state, what string, check func(resource, error) error) error {
 	for _, r := range s.Resources {
 		for _, version := range r.Served {

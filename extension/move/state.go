@@ -12,31 +12,32 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Direction of a move.
+// Direction is the direction of a move.
 type Direction string
 
-// Directions.
+// Directions of a move.
 const (
 	ToExtension Direction = "to-extension"
 	ToHost      Direction = "to-host"
 )
 
-// state is the progress of a move. It is stored in a ConfigMap of the host before a step begins.
+// state is the progress of a move. The Mover stores it in a ConfigMap of the host before each step.
 type state struct {
 	Direction Direction  `json:"direction"`
-	Step      stepName   `json:"step"` // the step that was started last
+	Step      stepName   `json:"step"` // step that was begun last
 	Resources []resource `json:"resources"`
-	// Verified are the resourceVersions of the source at which all objects were equal, by resource.
+	// Verified are the resourceVersions of the source at which source and copies were equal, by plural.
 	Verified map[string]string `json:"verified,omitempty"`
-	// Priorities are the values of versionPriority before a move to the host, by version.
+	// Priorities are the values of versionPriority in the extension server's APIServices before a move to the host, by
+	// version.
 	Priorities map[string]int64 `json:"priorities,omitempty"`
 }
 
-// resource is one CustomResourceDefinition of the group.
+// resource contains the properties of a CustomResourceDefinition that a move needs.
 type resource struct {
 	Plural     string   `json:"plural"`
 	Namespaced bool     `json:"namespaced"`
-	Version    string   `json:"version"` // version in which objects are read and written
+	Version    string   `json:"version"` // version in which the source and the extension server are read and written
 	Served     []string `json:"served"`
 	Group      string   `json:"-"`
 }
@@ -47,13 +48,13 @@ func (r resource) in(version string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: r.Group, Version: version, Resource: r.Plural}
 }
 
-// stateKey is the key of the ConfigMap.
+// stateKey is the key of the state in its ConfigMap.
 const stateKey = "state"
 
-// stateName returns the name of the ConfigMap of a move.
+// stateName returns the name of the ConfigMap with the state of a group's move.
 func stateName(group string) string { return "quorate-move." + group }
 
-// load returns the state, or nil if no move has started.
+// load reads the state, which is nil if no move of the group is under way.
 func (m *Mover) load(ctx context.Context) (*state, error) {
 	stored, err := m.host.typed.CoreV1().ConfigMaps(m.Namespace).Get(ctx, stateName(m.Group), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -75,7 +76,7 @@ func (m *Mover) load(ctx context.Context) (*state, error) {
 
 var errConcurrent = errors.New("another process is running the same move")
 
-// save stores the state. It returns an error if another process has stored one since.
+// save stores the state. It returns errConcurrent if another process has stored one since the last load or save.
 func (m *Mover) save(ctx context.Context, s *state) error {
 	encoded, err := json.Marshal(s)
 	if err != nil {
@@ -101,7 +102,7 @@ func (m *Mover) save(ctx context.Context, s *state) error {
 	return nil
 }
 
-// forget deletes the state.
+// forget deletes the ConfigMap of the state.
 func (m *Mover) forget(ctx context.Context) error {
 	err := m.host.typed.CoreV1().ConfigMaps(m.Namespace).Delete(ctx, stateName(m.Group), metav1.DeleteOptions{})
 	m.stored = nil

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// disconnectHost ends the watches of the host's objects and checks that the objects have not changed since they were
-// verified. While the group responds with 503, clients that watched it try to list it again.
+// disconnectHost ends the watches of the host's objects, and checks that the objects have not changed since the
+// verification. The clients of the watches list again, and get 503 until the extension server serves the objects.
 func (m *Mover) disconnectHost(ctx context.Context, s *state) error {
 	if err := m.addAccess(ctx, s); err != nil {
 		return err
@@ -18,7 +18,8 @@ func (m *Mover) disconnectHost(ctx context.Context, s *state) error {
 	return m.checkUnchanged(ctx, s)
 }
 
-// activateExtension serves the objects from the extension server. Objects in the host's etcd stay protected.
+// activateExtension makes the extension server serve its copies to clients. Writes to the objects in the host's etcd
+// stay blocked.
 func (m *Mover) activateExtension(ctx context.Context, s *state) error {
 	if err := m.freeze(ctx, s, []string{accessVersion}); err != nil {
 		return err
@@ -31,7 +32,7 @@ func (m *Mover) activateExtension(ctx context.Context, s *state) error {
 	return m.awaitAvailable(ctx, s)
 }
 
-// deleteFromHost ends a move to the extension server.
+// deleteFromHost deletes the objects and definitions of the host, and everything else that the move has created in it.
 func (m *Mover) deleteFromHost(ctx context.Context, s *state) error {
 	if err := m.deleteSource(ctx, s); err != nil {
 		return err
@@ -42,8 +43,8 @@ func (m *Mover) deleteFromHost(ctx context.Context, s *state) error {
 	return errors.Join(m.unregisterAccess(ctx), m.restorePriorities(ctx, s), m.unfreeze(ctx))
 }
 
-// disconnectExtension makes the extension server respond with 503, and checks that its objects have not changed since
-// they were verified.
+// disconnectExtension makes the extension server respond with 503 to clients, and checks that its objects have not
+// changed since the verification.
 func (m *Mover) disconnectExtension(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		if err := m.mark(ctx, r, string(s.Direction)); err != nil {
@@ -56,7 +57,7 @@ func (m *Mover) disconnectExtension(ctx context.Context, s *state) error {
 	return m.checkUnchanged(ctx, s)
 }
 
-// registerAndServe serves the objects from the host, with their conversion and without accessVersion.
+// registerAndServe makes the host serve the copies, with the conversion of the definitions and without accessVersion.
 func (m *Mover) registerAndServe(ctx context.Context, s *state) error {
 	if err := m.removeAccess(ctx, s); err != nil {
 		return err
@@ -70,10 +71,10 @@ func (m *Mover) registerAndServe(ctx context.Context, s *state) error {
 	return m.unregisterAccess(ctx)
 }
 
-// activateHost allows writes.
+// activateHost admits writes to the objects, which the host already serves.
 func (m *Mover) activateHost(ctx context.Context, _ *state) error { return m.unfreeze(ctx) }
 
-// deleteFromExtension ends a move to the host.
+// deleteFromExtension deletes the objects and definitions of the extension server.
 func (m *Mover) deleteFromExtension(ctx context.Context, s *state) error {
 	if err := m.deleteSource(ctx, s); err != nil {
 		return err
@@ -81,7 +82,7 @@ func (m *Mover) deleteFromExtension(ctx context.Context, s *state) error {
 	return m.deleteDefinitions(ctx, m.extension, s)
 }
 
-// reconnect serves clients from the source again.
+// reconnect makes the source serve clients again.
 func (m *Mover) reconnect(ctx context.Context, s *state) error {
 	if s.Direction == ToHost {
 		for _, r := range s.Resources {
@@ -100,7 +101,7 @@ func (m *Mover) reconnect(ctx context.Context, s *state) error {
 	return errors.Join(m.awaitAvailable(ctx, s), m.unregisterAccess(ctx))
 }
 
-// Abort undoes a move, unless it has reached a step that cannot be undone.
+// Abort undoes a move that has not reached a step that cannot be undone.
 func (m *Mover) Abort(ctx context.Context) error {
 	s, err := m.load(ctx)
 	switch {
@@ -114,7 +115,7 @@ func (m *Mover) Abort(ctx context.Context) error {
 		return fmt.Errorf("step %s cannot be undone; continue the move, and move back afterwards", s.Step)
 	}
 	m.Direction = s.Direction
-	if indexOf(list, s.Step) > 0 { // in the first step, definitions can be missing, and clients are served as before
+	if indexOf(list, s.Step) > 0 { // in the first step, definitions can be missing, and the source still serves clients
 		if err := m.reconnect(ctx, s); err != nil {
 			return err
 		}
@@ -129,7 +130,7 @@ func (m *Mover) Abort(ctx context.Context) error {
 	return m.forget(ctx)
 }
 
-// deleteCopied deletes the copies and their definitions.
+// deleteCopied deletes the copies and their definitions, and restores the priorities of the APIServices.
 func (m *Mover) deleteCopied(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
 		if s.Direction == ToHost {

@@ -6,29 +6,30 @@ import (
 	"time"
 )
 
-// Finished is a backup that is complete or has failed.
+// Finished is a backup that is completed or has failed.
 type Finished struct {
 	Name   string
 	At     time.Time
 	Failed bool
 }
 
-// Limits bound the backups that are kept. Nil and zero: no limit.
+// Limits bound the number and the age of the backups that a schedule keeps.
 type Limits struct {
-	Count  *int          // completed backups
-	Age    time.Duration // of completed backups
-	Failed int           // failed backups
+	Count  *int          // maximum number of completed backups; nil: no limit
+	Age    time.Duration // maximum age of completed backups; 0: no limit
+	Failed int           // maximum number of failed backups
 }
 
-// Expired returns the backups beyond the limits, oldest first. The newest completed backup never expires: a schedule
-// that fails for a long time must not delete the last good backup. Backups whose time is in the future, because of
-// clock skew, are counted separately: their order relative to the others is unknown.
+// Expired returns the names of the backups beyond the limits, the oldest first. The newest completed backup never
+// expires: a schedule whose backups have failed for a long time must not delete the last good one. Backups whose time
+// lies in the future because of clock skew are counted separately, because their order relative to the other backups is
+// unknown.
 func Expired(backups []Finished, limits Limits, now time.Time) []string {
 	newestFirst := slices.SortedFunc(slices.Values(backups), func(a, b Finished) int {
 		return cmp.Or(b.At.Compare(a.At), cmp.Compare(b.Name, a.Name))
 	})
 	var expired []string
-	completed, failed := map[bool]int{}, map[bool]int{} // by whether their time is in the future
+	completed, failed := map[bool]int{}, map[bool]int{} // by whether the time of the backups lies in the future
 	for _, b := range newestFirst {
 		beyond, group := false, Ahead(b.At, now)
 		if b.Failed {

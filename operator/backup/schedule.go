@@ -1,4 +1,5 @@
-// Package backup decides when backups are created, retried and deleted. Its functions are pure: time is an argument.
+// Package backup decides when backups are created, retried, deleted, overdue, and required before an upgrade. Its
+// functions are pure: the caller passes the current time and the observed state, and executes the decision.
 package backup
 
 import (
@@ -8,7 +9,8 @@ import (
 	"quorate.dev/operator/schedule"
 )
 
-// Concurrency selects what happens at a scheduled time while a backup runs. Values are those of the API.
+// Concurrency selects what happens at a scheduled time while an earlier backup is unfinished. Its values are the same
+// as in the API, and as in a CronJob.
 type Concurrency string
 
 // The concurrency policies.
@@ -18,30 +20,32 @@ const (
 	Replace Concurrency = "Replace"
 )
 
-// Observation is the input of Decide.
+// Observation is the input of Decide: the state of a schedule.
 type Observation struct {
 	Now     time.Time
-	Created time.Time // of the schedule
-	Last    time.Time // last scheduled time that was handled; zero: none
+	Created time.Time // when the schedule was created
+	Last    time.Time // the last scheduled time that was handled; zero: none
 	Suspend bool
-	// Hibernated: the cluster has no running members, so no backup is possible. The last scheduled time is handled afterwards.
+	// Hibernated means that the cluster has no running members, so that no backup is possible. The last scheduled time
+	// in the hibernation is handled after it.
 	Hibernated bool
-	Deadline   time.Duration // for starting after the scheduled time; 0: none
+	Deadline   time.Duration // how long after the scheduled time a backup may start; 0: no limit
 	Policy     Concurrency
-	Active     []string // unfinished backups
+	Active     []string // names of the unfinished backups, sorted
 }
 
-// Decision is what to do now.
+// Decision is the output of Decide.
 type Decision struct {
-	Handled time.Time // scheduled time to record; zero: none is due
-	Create  bool      // create the backup of Handled
-	Delete  []string  // unfinished backups to delete first
-	Missed  string    // why Handled is skipped
+	Handled time.Time // scheduled time to record as handled; zero: none is due
+	Create  bool      // create the backup for Handled
+	Delete  []string  // names of unfinished backups to delete before the creation
+	Missed  string    // cause for which no backup is created for Handled, or ""
 	Next    time.Time // next scheduled time; zero: none
 }
 
-// created returns the creation time of a schedule. If it is later than the next scheduled time, the clock that
-// recorded it was wrong, and created returns a time one year ago. Smaller clock skew is tolerated.
+// created returns the creation time of a schedule, as recorded in its metadata. If that time is later than the next
+// scheduled time, the API server that recorded it had a wrong clock; created then returns a time one year ago, because
+// otherwise the schedule would create no backups until the recorded time. Smaller differences are tolerated.
 func created(s schedule.Schedule, recorded, now time.Time) time.Time {
 	if recorded.After(now) && recorded.After(s.Next(now)) {
 		return now.AddDate(-1, 0, 0)
@@ -49,8 +53,8 @@ func created(s schedule.Schedule, recorded, now time.Time) time.Time {
 	return recorded
 }
 
-// Decide returns what to do for the last scheduled time that was not handled. Earlier ones are skipped: one backup of
-// the present state is enough.
+// Decide returns what to do about the last scheduled time that was not handled yet. It skips all earlier ones, because
+// one backup of the present state is enough.
 func Decide(s schedule.Schedule, o Observation) Decision {
 	d := Decision{Next: s.Next(o.Now)}
 	if o.Suspend {
@@ -61,7 +65,7 @@ func Decide(s schedule.Schedule, o Observation) Decision {
 		return d
 	}
 	after := created(s, o.Created, o.Now)
-	if o.Last.After(after) && !o.Last.After(s.Next(o.Now)) { // later times were recorded by a clock that was wrong
+	if o.Last.After(after) && !o.Last.After(s.Next(o.Now)) { // a later time was recorded with a wrong clock
 		after = o.Last
 	}
 	due := s.Last(after, o.Now)

@@ -23,18 +23,19 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// Labels of objects that register extension API servers. They have no owner reference: they are inside the cluster, or
-// cluster-scoped. The cluster's namespace is a label because ClusterLabel is unique only there.
+// Labels of objects that cannot have an owner reference to the cluster, because they are inside the cluster or
+// cluster-scoped. NamespaceLabel is the namespace of the cluster, because the name in ClusterLabel is unique only
+// within a namespace.
 const (
 	RegistrationLabel = "quorate.dev/registration"
 	NamespaceLabel    = "quorate.dev/cluster-namespace"
 
-	aggregation = "aggregation" // value of RegistrationLabel
+	aggregation = "aggregation" // value of RegistrationLabel on objects that register extension API servers
 )
 
 const defaultServiceNamespace = "kube-system"
 
-// Registration is the set of objects inside a cluster that register an extension API server.
+// Registration is the set of objects inside a cluster that register one extension API server.
 type Registration struct {
 	Service    *corev1.Service
 	Slice      *discoveryv1.EndpointSlice
@@ -49,9 +50,9 @@ func RegistrationSelector(cluster *v1alpha1.ApiServerCluster) labels.Set {
 // APIServiceName returns the name of the APIService of a group and version.
 func APIServiceName(group, version string) string { return version + "." + group }
 
-// Register returns the objects for an entry of spec.aggregation.apiServices. The Service is headless, so that it takes
-// no cluster IP: API servers connect to its endpoints, because they cannot reach cluster IPs of their own cluster. The
-// endpoint of a Service of the hosting cluster is its DNS name, which stays valid when the Service is recreated.
+// Register returns the objects for an entry of spec.aggregation.apiServices. The Service is headless, because API
+// servers cannot reach cluster IPs of their own cluster; they connect to its endpoints. The endpoint for a Service of
+// the hosting cluster is the DNS name of that Service, which stays valid when the Service is recreated.
 func Register(
 	cluster *v1alpha1.ApiServerCluster, entry *v1alpha1.AggregatedAPIService, caBundle []byte,
 ) (Registration, error) {
@@ -86,21 +87,26 @@ func Register(
 		Group: entry.Group, Version: entry.Version,
 		GroupPriorityMinimum: cmp.Or(entry.GroupPriorityMinimum, defaultGroupPriority),
 		VersionPriority:      cmp.Or(entry.VersionPriority, defaultVersionPriority),
-		Service:              &apiregistrationv1.ServiceReference{Name: reference.Name, Namespace: reference.Namespace, Port: &port},
-		CABundle:             caBundle, InsecureSkipTLSVerify: entry.InsecureSkipTLSVerify,
+		Service: &apiregistrationv1.ServiceReference{
+			Name: reference.Name, Namespace: reference.Namespace, Port: &port,
+		},
+		CABundle: caBundle, InsecureSkipTLSVerify: entry.InsecureSkipTLSVerify,
 	}}
 	return r, nil
 }
 
-// Defaults of the schema.
+// Defaults of the schema of AggregatedAPIService, for entries that were stored without them.
 const (
 	defaultGroupPriority   = 1000
 	defaultVersionPriority = 15
 	defaultServicePort     = 443
 )
 
-// backend returns the host and port of an extension API server.
-func backend(cluster *v1alpha1.ApiServerCluster, entry *v1alpha1.AggregatedAPIService) (host string, port int32, err error) {
+// backend returns the host and the port of an extension API server. The host is a DNS name or IP address that is valid
+// in the hosting cluster.
+func backend(
+	cluster *v1alpha1.ApiServerCluster, entry *v1alpha1.AggregatedAPIService,
+) (host string, port int32, err error) {
 	name := APIServiceName(entry.Group, entry.Version)
 	if (entry.Service != nil) == (entry.Address != "") {
 		return "", 0, fmt.Errorf("apiServices %s: exactly one of service and address is required", name)
@@ -123,14 +129,15 @@ func backend(cluster *v1alpha1.ApiServerCluster, entry *v1alpha1.AggregatedAPISe
 	return host, int32(number), nil
 }
 
-// validateHost rejects hosts that an EndpointSlice cannot contain.
+// validateHost rejects a host that an EndpointSlice cannot contain.
 func validateHost(host string) error {
 	address, err := netip.ParseAddr(host)
 	if err != nil {
 		return validation.IsFullyQualifiedDomainName(field.NewPath("host"), host).ToAggregate()
 	}
 	if !address.IsGlobalUnicast() {
-		return fmt.Errorf("%s is a loopback, link-local, multicast or unspecified address, which endpoints cannot have", address)
+		return fmt.Errorf("%s is a loopback, link-local, multicast or unspecified address, which endpoints cannot have",
+			address)
 	}
 	return nil
 }
@@ -145,7 +152,9 @@ func addressType(host string) discoveryv1.AddressType {
 	return discoveryv1.AddressTypeIPv6
 }
 
-// serviceReference returns the Service inside the cluster.
+// serviceReference returns the name and namespace of the Service inside the cluster: serviceRef of the entry; without
+// it, the name and namespace of the entry's Service in the hosting cluster; with an address instead of a Service,
+// VERSION-GROUP in defaultServiceNamespace, with dashes for dots and truncated to the 63 characters of a DNS label.
 func serviceReference(
 	cluster *v1alpha1.ApiServerCluster, entry *v1alpha1.AggregatedAPIService,
 ) v1alpha1.ServiceReference {
@@ -161,16 +170,19 @@ func serviceReference(
 	return v1alpha1.ServiceReference{Name: name[:min(len(name), 63)], Namespace: defaultServiceNamespace}
 }
 
-// RoutesToEndpoints reports whether the API server of a pod connects to the endpoints of Services.
+// RoutesToEndpoints reports whether the API server in a pod runs with --enable-aggregator-routing, and so connects to
+// the endpoints of Services instead of their cluster IPs.
 func RoutesToEndpoints(pod *corev1.Pod) bool {
 	return slices.Contains(pod.Spec.Containers[0].Args, "--enable-aggregator-routing=true")
 }
 
-// usesAggregatorRouting reports whether the API servers connect to the endpoints of Services.
+// usesAggregatorRouting reports whether the API servers need --enable-aggregator-routing: the Services of
+// spec.aggregation are headless, so their endpoints are the only addresses.
 func usesAggregatorRouting(cluster *v1alpha1.ApiServerCluster) bool {
 	return len(cluster.Spec.Aggregation.APIServices) > 0
 }
 
+// validateAggregation returns the errors in spec.aggregation.
 func validateAggregation(cluster *v1alpha1.ApiServerCluster) error {
 	type endpoint struct {
 		host string
@@ -190,17 +202,22 @@ func validateAggregation(cluster *v1alpha1.ApiServerCluster) error {
 		case seen[name]:
 			errs = append(errs, fmt.Errorf("spec.aggregation.apiServices has %s twice", name))
 		case used && other != endpoint{host, port}:
-			errs = append(errs, fmt.Errorf("spec.aggregation.apiServices %s: serviceRef %s/%s is used by another entry with a different "+
-				"service or address", name, reference.Namespace, reference.Name))
+			errs = append(errs,
+				fmt.Errorf("spec.aggregation.apiServices %s: serviceRef %s/%s is used by another entry with a different service "+
+					"or address", name, reference.Namespace, reference.Name))
 		case entry.CABundle != nil && (entry.CABundle.SecretRef != nil) == (entry.CABundle.ConfigMapRef != nil):
-			errs = append(errs, fmt.Errorf("spec.aggregation.apiServices %s: caBundle needs exactly one of secretRef and configMapRef", name))
+			errs = append(errs,
+				fmt.Errorf("spec.aggregation.apiServices %s: caBundle needs exactly one of secretRef and configMapRef", name))
 		case entry.CABundle != nil && entry.InsecureSkipTLSVerify:
-			errs = append(errs, fmt.Errorf("spec.aggregation.apiServices %s: caBundle and insecureSkipTLSVerify are mutually exclusive", name))
+			errs = append(errs,
+				fmt.Errorf("spec.aggregation.apiServices %s: caBundle and insecureSkipTLSVerify are mutually exclusive", name))
 		}
 		seen[name], services[reference] = true, endpoint{host, port}
 	}
-	if value, set := cluster.Spec.ExtraArgs["enable-aggregator-routing"]; set && value != "true" && usesAggregatorRouting(cluster) {
-		errs = append(errs, errors.New("spec.extraArgs: enable-aggregator-routing must be true with spec.aggregation.apiServices"))
+	if value, set := cluster.Spec.ExtraArgs["enable-aggregator-routing"]; set && value != "true" &&
+		usesAggregatorRouting(cluster) {
+		errs = append(errs,
+			errors.New("spec.extraArgs: enable-aggregator-routing must be true with spec.aggregation.apiServices"))
 	}
 	return errors.Join(errs...)
 }

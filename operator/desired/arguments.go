@@ -17,38 +17,39 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// Flags that spec.extraArgs cannot set. ApiServerClusterSpec.ExtraArgs has the same lists as CEL rules;
-// TestExtraArgsRulesAgree compares the two.
+// Flags that spec.extraArgs cannot set. The CEL rules of ApiServerClusterSpec.ExtraArgs contain the same lists;
+// TestExtraArgsRulesAgree compares them.
 var (
-	// operatorPrefixes are prefixes of flags that the operator sets, except for those in tunable.
+	// operatorPrefixes are the prefixes of flags that the operator sets. Flags in tunable are exceptions.
 	operatorPrefixes = []string{"etcd-", "peer-", "requestheader-", "tls-"}
-	tunable          = sets.New("etcd-compaction-interval", "etcd-count-metric-poll-period", "etcd-db-metric-poll-interval",
-		"etcd-healthcheck-timeout", "etcd-readycheck-timeout", "etcd-snapshot-count", "etcd-heartbeat-interval",
-		"etcd-election-timeout", "tls-min-version", "tls-cipher-suites")
-	// operatorFlags are the other flags that the operator sets. anonymous-auth is one because kubelets probe anonymously.
+	tunable          = sets.New("etcd-compaction-interval", "etcd-count-metric-poll-period",
+		"etcd-db-metric-poll-interval", "etcd-healthcheck-timeout", "etcd-readycheck-timeout",
+		"etcd-snapshot-count", "etcd-heartbeat-interval", "etcd-election-timeout", "tls-min-version", "tls-cipher-suites")
+	// operatorFlags are the other flags that the operator sets. They include anonymous-auth, because kubelets probe
+	// without credentials.
 	operatorFlags = sets.New("admission-control-config-file", "advertise-address", "anonymous-auth",
 		"audit-log-path", "audit-policy-file", "audit-webhook-config-file", "authentication-config", "authorization-config",
 		"authorization-mode", "bind-address", "cert-dir",
-		"client-ca-file", "controllers", "endpoint-reconciler-type", "egress-selector-config-file", "encryption-provider-config",
-		"encryption-provider-config-automatic-reload", "help", "permit-address-sharing", "permit-port-sharing",
-		"proxy-client-cert-file", "proxy-client-key-file", "secure-port", "service-account-issuer", "service-account-key-file",
-		"service-account-signing-endpoint", "service-account-signing-key-file",
-		"tracing-config-file", "version")
+		"client-ca-file", "controllers", "endpoint-reconciler-type", "egress-selector-config-file",
+		"encryption-provider-config", "encryption-provider-config-automatic-reload", "help",
+		"permit-address-sharing", "permit-port-sharing", "proxy-client-cert-file", "proxy-client-key-file", "secure-port",
+		"service-account-issuer", "service-account-key-file", "service-account-signing-endpoint",
+		"service-account-signing-key-file", "tracing-config-file", "version")
 
-	// unavailablePrefixes, unavailableFlags and flags with the suffix -file need a file that the pod does not have, or are
-	// not implemented, so that the API server would not start with them.
+	// unavailablePrefixes, unavailableFlags and all names with the suffix -file are flags that need a file which the
+	// pod does not have, or that the API server does not implement. It would not start with them.
 	unavailablePrefixes = []string{"authentication-", "authorization-", "oidc-"}
 	unavailableFlags    = sets.New("allow-metric-labels-manifest", "debug-socket-path", "extension-groups", "kubeconfig",
 		"kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key")
 )
 
-// Reasons why spec.extraArgs cannot set a flag.
+// Reasons for which spec.extraArgs cannot set a flag.
 const (
 	setByOperator = "is set by the operator"
 	unavailable   = "is not available: it needs a file that the pod does not have, or the API server does not implement it"
 )
 
-// denial returns the reason why spec.extraArgs cannot set a flag, or "". The name is canonical.
+// denial returns the reason for which spec.extraArgs cannot set a flag, or "". name must be canonical.
 func denial(name string) string {
 	begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
 	switch {
@@ -62,17 +63,17 @@ func denial(name string) string {
 	return ""
 }
 
-// canonicalName returns the normalized name of a flag from any spelling that the command line accepts.
+// canonicalName returns the canonical name of a flag, from any spelling that the command line accepts.
 func canonicalName(flags *pflag.FlagSet, name string) string {
 	name, _, _ = strings.Cut(strings.TrimLeft(name, "-"), "=")
 	return string(flags.GetNormalizeFunc()(flags, name))
 }
 
-// setExtra sets the flags of spec.extraArgs. It rejects names that are not canonical, so that each flag has one name,
-// and flags that users cannot set.
+// setExtra sets the flags of spec.extraArgs. It rejects names that are not canonical, so that each flag has only one
+// key, and flags that users cannot set.
 func setExtra(c *config.Config, extra map[string]string) error {
 	flags := c.Flags()
-	flags.SetOutput(io.Discard) // the API server logs deprecations
+	flags.SetOutput(io.Discard) // discards messages about deprecated flags, which the API server logs
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(extra)) {
 		if err := setFlag(flags, name, extra[name]); err != nil {
@@ -99,7 +100,7 @@ func setFlag(flags *pflag.FlagSet, name, value string) error {
 	return nil
 }
 
-// CheckExtraArgs returns an error if the API server would not start with spec.extraArgs. It runs the flags of each
+// CheckExtraArgs returns an error if the API server would not start with spec.extraArgs. It passes the flags of each
 // kind of replica through the API server's own parser and validation.
 func CheckExtraArgs(cluster *v1alpha1.ApiServerCluster) error {
 	for _, replica := range exampleReplicas(cluster) {
@@ -109,7 +110,8 @@ func CheckExtraArgs(cluster *v1alpha1.ApiServerCluster) error {
 		}
 		if grace := terminationGrace(rendered); grace > maxTerminationGrace {
 			return fmt.Errorf("spec.extraArgs: graceful termination would take %s, more than %s: reduce "+
-				"--shutdown-delay-duration, --request-timeout or --shutdown-watch-termination-grace-period", grace, maxTerminationGrace)
+				"--shutdown-delay-duration, --request-timeout or --shutdown-watch-termination-grace-period",
+				grace, maxTerminationGrace)
 		}
 		parsed := config.Default()
 		if err := parsed.Flags().Parse(rendered.Args()); err != nil {
@@ -122,7 +124,8 @@ func CheckExtraArgs(cluster *v1alpha1.ApiServerCluster) error {
 	return nil
 }
 
-// ExampleConfiguration returns the configuration of a replica as the API server parses it.
+// ExampleConfiguration returns the configuration of a replica, rendered as flags and parsed again by the API server's
+// parser.
 func ExampleConfiguration(cluster *v1alpha1.ApiServerCluster) (*config.Config, error) {
 	rendered, err := configuration(cluster, exampleReplicas(cluster)[0], exampleAddress, cluster.Spec.ExtraArgs)
 	if err != nil {
@@ -132,7 +135,7 @@ func ExampleConfiguration(cluster *v1alpha1.ApiServerCluster) (*config.Config, e
 	return parsed, parsed.Flags().Parse(rendered.Args())
 }
 
-// ExamplePod returns a pod with the files of a configuration. No replica has its name.
+// ExamplePod returns a pod with the files of a configuration, for validation. Its name is not the name of any replica.
 func ExamplePod(cluster *v1alpha1.ApiServerCluster, image string, c Configuration) (*corev1.Pod, error) {
 	replica := exampleReplicas(cluster)[0]
 	replica.Configuration = c
@@ -144,10 +147,10 @@ func ExamplePod(cluster *v1alpha1.ApiServerCluster, image string, c Configuratio
 	return pod, nil
 }
 
-// exampleAddress replaces the pod address during validation. RFC 5737 reserves it for documentation.
+// exampleAddress is the address of the pod during validation. RFC 5737 reserves it for documentation.
 const exampleAddress = "192.0.2.1"
 
-// exampleReplicas returns one replica of each kind that a cluster can have.
+// exampleReplicas returns one replica of each kind that the cluster can have.
 func exampleReplicas(cluster *v1alpha1.ApiServerCluster) []Replica {
 	name := cluster.Name + "-0"
 	var encrypted Configuration
@@ -165,7 +168,7 @@ func exampleReplicas(cluster *v1alpha1.ApiServerCluster) []Replica {
 	}
 }
 
-// literal escapes values for container arguments, in which the kubelet expands $(NAME).
+// literal escapes the values of flags for container arguments, in which the kubelet expands $(NAME).
 func literal(extra map[string]string) map[string]string {
 	escaped := make(map[string]string, len(extra))
 	for name, value := range extra {
@@ -174,14 +177,15 @@ func literal(extra map[string]string) map[string]string {
 	return escaped
 }
 
-// TokenOverlap returns how long tokens of a replaced service-account key stay valid.
+// TokenOverlap returns how long tokens of a replaced service-account key have to be accepted: the longest lifetime of a
+// token.
 func TokenOverlap(cluster *v1alpha1.ApiServerCluster) time.Duration {
 	if overlap := cluster.Spec.Certificates.ServiceAccountKeys.Overlap; overlap != nil {
 		return overlap.Duration
 	}
 	c := config.Default()
 	if setExtra(c, cluster.Spec.ExtraArgs) != nil {
-		return extendedTokenLifetime // the spec is invalid
+		return extendedTokenLifetime // unused, because the spec is invalid
 	}
 	longest := c.Authentication.ServiceAccountMaxLifetime
 	if longest == 0 || c.Authentication.ServiceAccountExtendExpiry {
@@ -190,5 +194,6 @@ func TokenOverlap(cluster *v1alpha1.ApiServerCluster) time.Duration {
 	return longest
 }
 
-// extendedTokenLifetime is the lifetime of a pod's tokens with --service-account-extend-token-expiration.
+// extendedTokenLifetime is the lifetime of a pod's token with --service-account-extend-token-expiration, as in
+// kube-apiserver.
 const extendedTokenLifetime = 365 * 24 * time.Hour

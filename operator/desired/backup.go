@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	backupDirectory     = "/backups" // mount of a volume destination
+	backupDirectory     = "/backups" // mount path of the destination's volume
 	encryptionDirectory = "/etc/quorate/encryption"
 	s3Directory         = "/etc/quorate/s3"
+	signingDirectory    = "/etc/quorate/backup-signing"
 
-	// ContainerName is the name of the container of the pods of backups.
+	// ContainerName is the name of the container in the pods of backups, restores and recoveries.
 	ContainerName = "backup"
 )
 
-// Keys of the Secrets of backups.
+// Keys of Secrets for backups that users create.
 const (
 	RecipientsKey = "recipients"
 	IdentitiesKey = "identities"
@@ -45,21 +46,74 @@ func BackupPath(backup *v1alpha1.ApiServerBackup) string {
 	return path.Join(prefix, backup.Namespace, backup.Spec.ClusterName, backup.Name)
 }
 
-// Keys describe the service-account key of a backup's cluster.
-type Keys struct {
-	Fingerprint string // of the public key
-	Sealed      []byte // encrypted keys; nil if the backup is not encrypted
+// BackupSigningSecret is the suffix of the Secret with the key that signs the backups of a cluster.
+const BackupSigningSecret = "backup-signing"
+
+// Keys of the Secret BackupSigningSecret.
+const (
+	SigningKey      = "signing.key"      // PEM
+	VerificationKey = "verification-key" // verifies signatures by SigningKey
+)
+
+// BackupSigning returns the Secret with the key that signs the backups of a cluster. The Secret may be deleted together
+// with the cluster, because the verification key is in the status of each ApiServerBackup.
+func BackupSigning(cluster *v1alpha1.ApiServerCluster, key []byte, verification string) *corev1.Secret {
+	return secret(cluster, BackupSigningSecret, corev1.SecretTypeOpaque, map[string][]byte{
+		SigningKey: key, VerificationKey: []byte(verification),
+	})
 }
 
-// BackupPod returns the pod of an attempt to create a backup. It runs the image of the cluster, connects to the given
-// client URLs, and has no access to any API or to the service-account key.
+// Expectation holds the digests and the key with which a restore verifies that the backup is the one that was created,
+// and was not replaced in its storage.
+type Expectation struct {
+	ManifestSHA256  string
+	StoredSHA256    string // digest of the stored snapshot; the only digest in the status of backups of earlier releases
+	VerificationKey string
+	Unverified      bool // spec.restore skips the verification
+}
+
+// Known reports whether the restore would detect that the backup was replaced, or the user has skipped the
+// verification.
+func (e Expectation) Known() bool {
+	return e.Unverified || e.ManifestSHA256 != "" || e.StoredSHA256 != "" || e.VerificationKey != ""
+}
+
+// flags returns the verification flags of the command that restores the backup. An image of an earlier release rejects
+// unknown flags and exits, so it never restores a backup without the verification.
+func (e Expectation) flags() []string {
+	if e.Unverified {
+		return []string{"--unverified"}
+	}
+	var flags []string
+	for _, one := range []struct{ name, value string }{
+		{"--manifest-sha256=", e.ManifestSHA256}, {"--stored-sha256=", e.StoredSHA256}, {
+			"--verification-key=", e.VerificationKey,
+		},
+	} {
+		if one.value != "" {
+			flags = append(flags, one.name+one.value)
+		}
+	}
+	return flags
+}
+
+// Keys describes the keys of a cluster that a backup refers to or contains.
+type Keys struct {
+	Fingerprint string // fingerprint of the public service-account key
+	// Service-account key and keys of encryption at rest, encrypted; nil if the backup is not encrypted.
+	Sealed []byte
+}
+
+// BackupPod returns the pod of an attempt to create a backup. The pod runs the image of the cluster and connects to the
+// given client URLs. It has no access to any API and no private service-account key.
 func BackupPod(
 	backup *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster, image string, endpoints []string, keys Keys,
 ) *corev1.Pod {
 	args := []string{
 		"backup", "create", "--uid=" + string(backup.UID), "--namespace=" + backup.Namespace, "--cluster=" + cluster.Name,
 		"--service-account-key-fingerprint=" + keys.Fingerprint,
-		"--cacert=" + mounted("etcd-client-ca.crt"), "--cert=" + mounted("etcd-client.crt"), "--key=" + mounted("etcd-client.key"),
+		"--cacert=" + mounted("etcd-client-ca.crt"), "--cert=" + mounted("etcd-client.crt"),
+		"--key=" + mounted("etcd-client.key"),
 	}
 	for _, endpoint := range endpoints {
 		args = append(args, "--endpoints="+endpoint)
@@ -69,10 +123,16 @@ func BackupPod(
 	job.timeout(backup.Spec.TimeoutSeconds)
 	job.destination(backup.Spec.Destination, backup.Status.Path)
 	job.volume("certificates", certificateDirectory, corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
-		Sources:     []corev1.VolumeProjection{leafSource(cluster, "etcd-client"), authoritySource(cluster, EtcdClientDomain)},
+		Sources: []corev1.VolumeProjection{
+			leafSource(cluster, "etcd-client"), authoritySource(cluster, EtcdClientDomain),
+		},
 		DefaultMode: ptr.To[int32](0o440),
 	}})
 	job.encryption(backup.Spec.Encryption, RecipientsKey, "--recipients-file=")
+	job.volume("signing", signingDirectory, secretVolume(SecretName(cluster, BackupSigningSecret), SigningKey))
+	job.container().Env = append(job.container().Env, corev1.EnvVar{
+		Name: "QUORATE_SIGNING_KEY_FILE", Value: signingDirectory + "/" + SigningKey,
+	})
 	if keys.Sealed != nil {
 		job.container().Env = append(job.container().Env,
 			corev1.EnvVar{Name: "QUORATE_SEALED_KEYS", Value: base64.StdEncoding.EncodeToString(keys.Sealed)})
@@ -80,23 +140,25 @@ func BackupPod(
 	return job.pod
 }
 
-// SecretKeys are keys that a Secret must have.
+// SecretKeys names a Secret and the keys that it must contain.
 type SecretKeys struct {
 	Name string
 	Keys []string
 }
 
-// BackupSecrets returns the Secrets of the user that the pod of a backup needs.
+// BackupSecrets returns the user's Secrets that the pod of a backup needs.
 func BackupSecrets(backup *v1alpha1.ApiServerBackup) (all []SecretKeys) {
 	return storageSecrets(backup.Spec.Destination, backup.Spec.Encryption, RecipientsKey)
 }
 
-// RestoreSecrets returns the Secrets of the user that the pod of a restore needs.
+// RestoreSecrets returns the user's Secrets that the pod of a restore needs.
 func RestoreSecrets(destination v1alpha1.BackupDestination, encryption *v1alpha1.BackupEncryption) []SecretKeys {
 	return storageSecrets(destination, encryption, IdentitiesKey)
 }
 
-func storageSecrets(destination v1alpha1.BackupDestination, encryption *v1alpha1.BackupEncryption, key string) (all []SecretKeys) {
+func storageSecrets(
+	destination v1alpha1.BackupDestination, encryption *v1alpha1.BackupEncryption, key string,
+) (all []SecretKeys) {
 	if s3 := destination.S3; s3 != nil {
 		all = append(all, SecretKeys{s3.CredentialsSecretRef.Name, []string{s3AccessKey, s3SecretKey}})
 		if s3.CASecretRef != nil {
@@ -109,7 +171,7 @@ func storageSecrets(destination v1alpha1.BackupDestination, encryption *v1alpha1
 	return all
 }
 
-// BackupClusterSecrets returns the Secrets of the cluster that an attempt to create a backup needs.
+// BackupClusterSecrets returns the cluster's Secrets that the pod of a backup needs.
 func BackupClusterSecrets(cluster *v1alpha1.ApiServerCluster) []SecretKeys {
 	return []SecretKeys{
 		{SecretName(cluster, ServiceAccountSecret), []string{ServiceAccountPublicKey, ServiceAccountPrivateKey}},
@@ -118,13 +180,14 @@ func BackupClusterSecrets(cluster *v1alpha1.ApiServerCluster) []SecretKeys {
 	}
 }
 
-// BackupPodName returns the name of the pod of the current attempt. It never is that of a replica, which ends in a hyphen
-// and a number: a backup may have the name of a cluster.
+// BackupPodName returns the name of the pod of the current attempt. A backup may have the same name as a cluster, but
+// the suffix keeps its pod from having the name of a replica, which ends in a hyphen and a number.
 func BackupPodName(backup *v1alpha1.ApiServerBackup) string {
 	return backup.Name + "-try" + strconv.Itoa(int(backup.Status.Attempts))
 }
 
-// DeletePod returns the pod that deletes the data of a backup. If the cluster no longer exists, only its name is set.
+// DeletePod returns the pod that deletes the stored data of a backup. If the ApiServerCluster does not exist any more,
+// only its name and namespace are set in cluster.
 func DeletePod(backup *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster, image string) *corev1.Pod {
 	job := newJob(DeletePodName(backup), backup.Namespace, cluster, image, []string{
 		"backup", "delete", "--uid=" + string(backup.UID),
@@ -136,24 +199,31 @@ func DeletePod(backup *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerClus
 // DeletePodName returns the name of the pod that deletes the data of a backup.
 func DeletePodName(backup *v1alpha1.ApiServerBackup) string { return backup.Name + "-delete" }
 
-// RestorePod returns the pod that restores a backup into the volume of the first member.
-func RestorePod(cluster *v1alpha1.ApiServerCluster, image, member string, location v1alpha1.BackupLocation) *corev1.Pod {
+// StoredBackup is a backup to restore: its location, and the digests and key that verify it.
+type StoredBackup struct {
+	Location v1alpha1.BackupLocation
+	Expected Expectation
+}
+
+// RestorePod returns the pod that restores the backup of spec.restore into the volume of the first member.
+func RestorePod(cluster *v1alpha1.ApiServerCluster, image, member string, backup StoredBackup) *corev1.Pod {
 	return restorePod(restore{
 		pod: RestorePodName(cluster), cluster: cluster, image: image, uid: RestoreUID(cluster), member: member,
-		location: location, encryption: cluster.Spec.Restore.Encryption,
+		StoredBackup: backup, encryption: cluster.Spec.Restore.Encryption,
 	})
 }
 
-// RecoveryFromBackupPod returns the pod that restores a backup into the volume of the member of status.recovery.
-func RecoveryFromBackupPod(cluster *v1alpha1.ApiServerCluster, image string, location v1alpha1.BackupLocation) *corev1.Pod {
+// RecoveryFromBackupPod returns the pod that restores a backup into the volume of the member in status.recovery.
+func RecoveryFromBackupPod(cluster *v1alpha1.ApiServerCluster, image string, backup StoredBackup) *corev1.Pod {
 	r := cluster.Status.Recovery
 	return restorePod(restore{
 		pod: RecoveryPodName(cluster), cluster: cluster, image: image, uid: RecoveryUID(cluster), member: r.Member,
-		location: location, encryption: r.Request.Encryption,
+		StoredBackup: backup, encryption: r.Request.Encryption,
 	})
 }
 
-// RecoveryPod returns the pod that makes the member of status.recovery the only one of a new etcd cluster.
+// RecoveryPod returns the pod that makes the member in status.recovery the only member of a new etcd cluster, with the
+// data in its volume.
 func RecoveryPod(cluster *v1alpha1.ApiServerCluster, image string) *corev1.Pod {
 	member := cluster.Status.Recovery.Member
 	job := newJob(RecoveryPodName(cluster), cluster.Namespace, cluster, image,
@@ -165,35 +235,37 @@ func RecoveryPod(cluster *v1alpha1.ApiServerCluster, image string) *corev1.Pod {
 // RecoveryPodName returns the name of the pod that prepares the data of a recovery.
 func RecoveryPodName(cluster *v1alpha1.ApiServerCluster) string { return cluster.Name + "-recovery" }
 
-// RestoreUID identifies the restore of the backup of spec.restore in the volume of the first member.
+// RestoreUID identifies a restore by the UID of the cluster and a hash of spec.restore.from: if the user changes the
+// source, pods of the former restore are replaced.
 func RestoreUID(cluster *v1alpha1.ApiServerCluster) string {
 	return string(cluster.UID) + "/" + hash(cluster.Spec.Restore.From)
 }
 
-// RecoveryUID identifies the recovery of status.recovery in the volume of its member.
+// RecoveryUID identifies the recovery in status.recovery.
 func RecoveryUID(cluster *v1alpha1.ApiServerCluster) string {
 	return string(cluster.UID) + "/" + cluster.Status.Recovery.Request.RequestID
 }
 
 // restore describes a pod that restores a backup into the volume of a member.
 type restore struct {
+	StoredBackup
 	pod, image, uid, member string
 	cluster                 *v1alpha1.ApiServerCluster
-	location                v1alpha1.BackupLocation
 	encryption              *v1alpha1.BackupEncryption
 }
 
 func restorePod(r restore) *corev1.Pod {
 	args := append([]string{"backup", "restore", "--uid=" + r.uid}, newMember(r.cluster, r.member)...)
-	// Use the member's volume for temporary files: it has room for the database, and the node may not.
+	args = append(args, r.Expected.flags()...)
+	// Use the member's volume for temporary files. It has room for the database; the node may not.
 	job := newJob(r.pod, r.cluster.Namespace, r.cluster, r.image, append(args, "--scratch="+dataDirectory))
 	job.data(r.member)
-	job.destination(r.location.Destination, r.location.Path)
+	job.destination(r.Location.Destination, r.Location.Path)
 	job.encryption(r.encryption, IdentitiesKey, "--identities-file=")
 	return job.pod
 }
 
-// newMember returns the flags of the data directory of the only member of a new etcd cluster.
+// newMember returns the flags for the data directory of the only member of a new etcd cluster.
 func newMember(cluster *v1alpha1.ApiServerCluster, member string) []string {
 	return []string{
 		"--data-dir=" + dataDirectory + "/etcd", "--name=" + member,
@@ -204,8 +276,8 @@ func newMember(cluster *v1alpha1.ApiServerCluster, member string) []string {
 // RestorePodName returns the name of the pod that restores the backup of a new cluster.
 func RestorePodName(cluster *v1alpha1.ApiServerCluster) string { return cluster.Name + "-restore" }
 
-// JobUID returns the UID of the operation of a pod that prepares data: which backup it restores, or the request of a
-// recovery.
+// JobUID returns the value of the flag --uid of a pod (RestoreUID or RecoveryUID), or "" if the pod is not a pod of a
+// restore or recovery.
 func JobUID(pod *corev1.Pod) string {
 	for _, c := range pod.Spec.Containers {
 		for _, argument := range c.Args {
@@ -217,7 +289,7 @@ func JobUID(pod *corev1.Pod) string {
 	return ""
 }
 
-// job builds a pod that runs once. Its result is its termination message.
+// job builds a pod that runs a command once. The result of the command is the termination message.
 type job struct{ pod *corev1.Pod }
 
 func newJob(name, namespace string, cluster *v1alpha1.ApiServerCluster, image string, args []string) job {
@@ -267,7 +339,7 @@ func (j job) timeout(seconds *int32) {
 	j.container().Args = append(j.container().Args, "--timeout="+strconv.Itoa(int(ptr.Deref(seconds, 3600)))+"s")
 }
 
-// destination mounts the volume, or sets the flags and credentials of the bucket.
+// destination mounts the volume of a destination, or sets the flags and credentials for its bucket.
 func (j job) destination(d v1alpha1.BackupDestination, location string) {
 	c := j.container()
 	c.Args = append(c.Args, "--path="+location)
@@ -295,7 +367,7 @@ func (j job) destination(d v1alpha1.BackupDestination, location string) {
 	}
 }
 
-// encryption mounts one key of the Secret with recipients or identities.
+// encryption mounts one key of the Secret with recipients or identities, and sets the flag for its file.
 func (j job) encryption(e *v1alpha1.BackupEncryption, key, flag string) {
 	if e == nil {
 		return

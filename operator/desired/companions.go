@@ -25,21 +25,22 @@ import (
 	"quorate.dev/operator/pki"
 )
 
-// Names of the companions: the name of the command, of the user without "system:", and the suffix of the objects.
+// Names of the companions. The name is the command, the user name without the prefix "system:", and the suffix of the
+// objects.
 const (
 	ControllerManager = "kube-controller-manager"
 	Scheduler         = "kube-scheduler"
 )
 
 const (
-	// CompanionLabel is the name of the cluster whose companion a pod is. The pod does not have ClusterLabel, which the
-	// Service selects.
+	// CompanionLabel has the name of the cluster whose companion a pod is. The pod has no ClusterLabel, because the
+	// Service of the cluster would select it.
 	CompanionLabel = "quorate.dev/companion-of"
-	// CompanionHashAnnotation is the hash of the inputs of a Deployment. The Deployment is updated when it differs, so
-	// that an operator upgrade that builds pods differently does not restart them.
+	// CompanionHashAnnotation has the hash of the inputs of a Deployment. The Deployment is updated only if the hash
+	// differs, so that an upgrade of the operator that builds pods differently restarts no companion.
 	CompanionHashAnnotation = "quorate.dev/companion-hash"
 
-	// KubeletClientSecret is the suffix of the Secret with the API servers' client certificate for kubelets.
+	// KubeletClientSecret is the suffix of the Secret with the certificate with which API servers connect to kubelets.
 	KubeletClientSecret = "kubelet-client"
 
 	companionDirectory = "/etc/kubernetes/companion"
@@ -49,16 +50,16 @@ const (
 	minSigningDuration = 10 * time.Minute
 )
 
-// Companion is a control-plane component that runs in addition to the API servers.
+// Companion is a component of the control plane that runs in addition to the API servers.
 type Companion struct {
 	Name string
-	Spec *v1alpha1.Companion // nil: it does not run
+	Spec *v1alpha1.Companion // nil: the companion does not run
 	port int
-	// paths of the liveness and the readiness probe.
+	// livez and readyz are the paths of the liveness and the readiness probe.
 	livez, readyz string
 }
 
-// Companions returns all companions, including those that do not run.
+// Companions returns all companions, also those that do not run.
 func Companions(cluster *v1alpha1.ApiServerCluster) []Companion {
 	spec := cluster.Spec.Companions
 	return []Companion{
@@ -77,7 +78,8 @@ func CompanionSelector(cluster *v1alpha1.ApiServerCluster, companion string) lab
 	return labels.Set{CompanionLabel: cluster.Name, NameLabel: companion}
 }
 
-// companionLeaves returns the client certificates of the companions, and of the API servers for kubelets.
+// companionLeaves returns the client certificates of the companions, and the API servers' client certificate for
+// kubelets.
 func companionLeaves(cluster *v1alpha1.ApiServerCluster) []Certificate {
 	var leaves []Certificate
 	for _, companion := range Companions(cluster) {
@@ -95,21 +97,23 @@ func companionLeaves(cluster *v1alpha1.ApiServerCluster) []Certificate {
 	return leaves
 }
 
-// CompanionCredentials are the parts of a cluster's certificates that companions need.
+// CompanionCredentials are the certificates of a cluster that its companions use: to connect to the API servers, and to
+// sign certificates and tokens.
 type CompanionCredentials struct {
-	Trusted    []byte // PEM certificates that verify the API servers; empty: a public issuer's
-	ServerName string // host that the serving certificate is valid for
+	Trusted    []byte // PEM certificates that verify the API servers; empty: clients use the authorities of their system
+	ServerName string // host for which companions verify the serving certificate
 	Clients    pki.Bundle
 	Keys       pki.Keys
 }
 
-// hash returns the hash of the credentials that companions read only at their start.
+// hash returns the hash of the credentials that companions read only when they start.
 func (c CompanionCredentials) hash() string {
 	return pki.Fingerprint(c.Trusted, []byte(c.ServerName), c.Clients.Signer.Certificate, c.Keys.Signer.Certificate)
 }
 
-// CompanionFiles returns the Secret with the files of a companion, except for its client certificate, which is in the
-// Secret of the leaf, and the service-account key: the kubeconfig refers to the certificate's files, which clients reload.
+// CompanionFiles returns the Secret with the files of a companion. The client certificate is in the Secret of the leaf
+// and is mounted from there, because clients reload the files that a kubeconfig refers to. The service-account key has
+// its own Secret, too.
 func CompanionFiles(
 	cluster *v1alpha1.ApiServerCluster, companion Companion, c CompanionCredentials,
 ) (*corev1.Secret, error) {
@@ -122,7 +126,9 @@ func CompanionFiles(
 		AuthInfos: []clientcmd.NamedAuthInfo{{Name: name, AuthInfo: clientcmd.AuthInfo{
 			ClientCertificate: companionFile("client.crt"), ClientKey: companionFile("client.key"),
 		}}},
-		Contexts: []clientcmd.NamedContext{{Name: cluster.Name, Context: clientcmd.Context{Cluster: cluster.Name, AuthInfo: name}}},
+		Contexts: []clientcmd.NamedContext{{
+			Name: cluster.Name, Context: clientcmd.Context{Cluster: cluster.Name, AuthInfo: name},
+		}},
 	})
 	if err != nil {
 		return nil, err
@@ -137,7 +143,8 @@ func CompanionFiles(
 
 func companionFile(name string) string { return companionDirectory + "/" + name }
 
-// companionInputs are hashed instead of the Deployment. Fields may be added if their zero value is omitted.
+// companionInputs is hashed instead of the Deployment. A field may be added if its zero value is omitted from the JSON,
+// so that hashes stay the same.
 type companionInputs struct {
 	Companion        v1alpha1.Companion            `json:"companion"`
 	Scheduling       v1alpha1.Scheduling           `json:"scheduling"`
@@ -146,7 +153,7 @@ type companionInputs struct {
 	Overlap          time.Duration                 `json:"overlap"`
 }
 
-// CompanionDeployment returns the Deployment of a companion.
+// CompanionDeployment returns the Deployment of a companion, whose Spec must not be nil.
 func CompanionDeployment(
 	cluster *v1alpha1.ApiServerCluster, companion Companion, c CompanionCredentials,
 ) *appsv1.Deployment {
@@ -165,15 +172,17 @@ func CompanionDeployment(
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To(companion.Spec.ReplicaCount(cluster)),
 			Selector: &metav1.LabelSelector{MatchLabels: selector},
-			// A pod with invalid flags must not replace a running one.
+			// A new pod must be ready before a running one is stopped: its flags may be invalid.
 			Strategy: appsv1.DeploymentStrategy{
-				Type:          appsv1.RollingUpdateDeploymentStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1))},
+				Type: appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{
+					MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1)),
+				},
 			},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{
 					Labels:      merged(selector, map[string]string{"app.kubernetes.io/instance": cluster.Name}),
-					Annotations: map[string]string{CompanionHashAnnotation: sum}, // a change of the files restarts the pods, too
+					Annotations: map[string]string{CompanionHashAnnotation: sum}, // a change of the files also restarts the pods
 				},
 				Spec: companionPod(cluster, companion, selector),
 			},
@@ -183,18 +192,22 @@ func CompanionDeployment(
 
 func companionPod(cluster *v1alpha1.ApiServerCluster, companion Companion, selector map[string]string) corev1.PodSpec {
 	pod := podSpec(cluster, Replica{}, 30*time.Second)
-	pod.Volumes = []corev1.Volume{{Name: "files", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
-		Sources: companionSources(cluster, companion), DefaultMode: ptr.To[int32](0o440),
-	}}}}
+	pod.Volumes = []corev1.Volume{{
+		Name: "files", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: companionSources(cluster, companion), DefaultMode: ptr.To[int32](0o440),
+		}},
+	}}
 	if cluster.Spec.Scheduling.Affinity == nil {
 		pod.Affinity = spread(selector)
 	}
-	pod.TopologySpreadConstraints = nil // the default constraints select the API servers
+	pod.TopologySpreadConstraints = nil // the constraints in the spec select the API servers
 	pod.Containers = []corev1.Container{{
 		Name: companion.Name, Image: companion.Spec.Image, ImagePullPolicy: companionPullPolicy(companion.Spec),
 		Command: []string{companion.Name}, Args: companionArguments(cluster, companion),
-		Env:             []corev1.EnvVar{podAddress()},
-		Ports:           []corev1.ContainerPort{{Name: "https", ContainerPort: int32(companion.port), Protocol: corev1.ProtocolTCP}},
+		Env: []corev1.EnvVar{podAddress()},
+		Ports: []corev1.ContainerPort{{
+			Name: "https", ContainerPort: int32(companion.port), Protocol: corev1.ProtocolTCP,
+		}},
 		Resources:       companionResources(companion.Spec),
 		VolumeMounts:    []corev1.VolumeMount{{Name: "files", MountPath: companionDirectory, ReadOnly: true}},
 		SecurityContext: restricted(),
@@ -213,18 +226,20 @@ func (c Companion) probe(path string, period, failures int32) *corev1.Probe {
 func companionSources(cluster *v1alpha1.ApiServerCluster, companion Companion) []corev1.VolumeProjection {
 	files := []corev1.KeyToPath{item(KubeconfigKey, KubeconfigKey)}
 	sources := []corev1.VolumeProjection{
-		source(SecretName(cluster, companion.Name), item(corev1.TLSCertKey, "client.crt"), item(corev1.TLSPrivateKeyKey, "client.key")),
+		source(SecretName(cluster, companion.Name), item(corev1.TLSCertKey, "client.crt"),
+			item(corev1.TLSPrivateKeyKey, "client.key")),
 	}
 	if companion.Name == ControllerManager {
 		for _, name := range []string{"root-ca.crt", "signer.crt", "signer.key"} {
 			files = append(files, item(name, name))
 		}
-		sources = append(sources, source(SecretName(cluster, ServiceAccountSecret), item(ServiceAccountPrivateKey, ServiceAccountPrivateKey)))
+		sources = append(sources,
+			source(SecretName(cluster, ServiceAccountSecret), item(ServiceAccountPrivateKey, ServiceAccountPrivateKey)))
 	}
 	return append(sources, source(SecretName(cluster, companion.Name+filesSuffix), files...))
 }
 
-// companionArguments returns the flags of a companion, sorted.
+// companionArguments returns the flags of a companion, sorted by name.
 func companionArguments(cluster *v1alpha1.ApiServerCluster, companion Companion) []string {
 	kubeconfig := companionFile(KubeconfigKey)
 	flags := map[string]string{
@@ -233,7 +248,7 @@ func companionArguments(cluster *v1alpha1.ApiServerCluster, companion Companion)
 	}
 	if companion.Name == ControllerManager {
 		maps.Copy(flags, map[string]string{
-			// The last two publish how nodes join, and delete expired bootstrap tokens.
+			// bootstrapsigner signs cluster-info for joining nodes, and tokencleaner deletes expired bootstrap tokens.
 			"controllers":                      "*,bootstrapsigner,tokencleaner",
 			"use-service-account-credentials":  "true",
 			"service-account-private-key-file": companionFile(ServiceAccountPrivateKey),
@@ -251,8 +266,8 @@ func companionArguments(cluster *v1alpha1.ApiServerCluster, companion Companion)
 	return args
 }
 
-// signingDuration returns the validity of kubelets' certificates. It does not exceed the time for which a replaced
-// authority stays trusted: each kubelet renews its certificate before the authority that signed it is dropped.
+// signingDuration returns the validity of kubelets' certificates. It is at most the time for which a replaced authority
+// stays trusted, so that each kubelet renews its certificate before the authority that has signed it is dropped.
 func signingDuration(cluster *v1alpha1.ApiServerCluster) time.Duration {
 	return max(min(cluster.AuthorityOverlap(), cluster.CertificateLifetime()), minSigningDuration)
 }
@@ -273,7 +288,7 @@ func companionResources(spec *v1alpha1.Companion) corev1.ResourceRequirements {
 	}}
 }
 
-// Flags that extraArgs of a companion cannot set. Companion.ExtraArgs has the same lists as CEL rules.
+// Flags that the extraArgs of a companion cannot set. The CEL rules of Companion.ExtraArgs contain the same lists.
 var (
 	companionFlagPattern   = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 	companionOperatorFlags = sets.New("authentication-kubeconfig", "authorization-kubeconfig", "bind-address", "cert-dir",
@@ -305,7 +320,8 @@ func validateCompanions(cluster *v1alpha1.ApiServerCluster) error {
 		errs = append(errs, errors.New("spec.controllers cannot be used with spec.mode Extension"))
 	case mode == v1alpha1.ControllersEmbedded && cluster.RunsControllerManager():
 		errs = append(errs, errors.New(
-			"spec.controllers Embedded cannot be used with spec.companions.kubeControllerManager, which runs the same controllers"))
+			"spec.controllers Embedded cannot be used with spec.companions.kubeControllerManager, which runs the same "+
+				"controllers"))
 	}
 	for _, companion := range Companions(cluster) {
 		switch {

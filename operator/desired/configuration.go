@@ -19,43 +19,45 @@ import (
 )
 
 const (
-	// ConfigurationDirectory has one directory for each part of the configuration.
+	// ConfigurationDirectory is the directory in pods that has one subdirectory for each part of the configuration.
 	ConfigurationDirectory = "/etc/quorate/configuration"
 	auditLogDirectory      = "/var/log/quorate"
 	defaultKey             = "config.yaml"
-	kmsTimeout             = 3 * time.Second // of EncryptionConfiguration
+	kmsTimeout             = 3 * time.Second // default in EncryptionConfiguration
 
 	encryptionPart = "encryption"
-	encryptionKey  = encryptionPart + "." + defaultKey // of the Secret
+	encryptionKey  = encryptionPart + "." + defaultKey // key in the Secret ConfigurationSecret
 )
 
-// Suffixes of the Secrets with the configuration.
+// Suffixes and keys of the Secrets with the configuration.
 const (
-	// ConfigurationSecret has the last valid files of all parts, and the files that API servers reload, which pods mount.
+	// ConfigurationSecret has the last valid files of all parts. Pods mount the files that API servers reload from it.
 	ConfigurationSecret = "configuration"
-	// EncryptionSecret has the state of package encryption.
+	// EncryptionSecret has the state of the encryption; see package encryption.
 	EncryptionSecret = "encryption-keys"
-	// EncryptionStateKey is the key in it.
+	// EncryptionStateKey is the key of the state in the Secret EncryptionSecret.
 	EncryptionStateKey = "state.json"
+	// RetiredKeysKey is the key, in the Secret EncryptionSecret, of retired schemes that backups need.
+	RetiredKeysKey = "retired.json"
 )
 
-// ConfigurationLabel marks the Secrets with files that API servers read only at their start. Their names have the hash of
-// their content, so that a pod that restarts reads the files that it was created for.
+// ConfigurationLabel is the label of Secrets with files that API servers read only when they start. The name of such a
+// Secret contains the hash of its content, so that a pod that restarts reads the files that it was created for.
 const ConfigurationLabel = "quorate.dev/configuration"
 
 // Part is a part of the configuration that the user provides as files.
 type Part struct {
 	Name     string
 	Files    v1alpha1.ConfigurationFiles
-	Reloaded bool // API servers reload the main file
+	Reloaded bool // API servers reload the main file when it changes
 }
 
-// Main returns the name of the main file.
+// Main returns the name of the part's main file.
 func (p Part) Main() string { return cmp.Or(p.Files.Key, defaultKey) }
 
 func (p Part) path(file string) string { return path.Join(ConfigurationDirectory, p.Name, file) }
 
-// Parts returns the parts in the spec.
+// Parts returns the parts of the configuration that the spec has.
 func Parts(cluster *v1alpha1.ApiServerCluster) []Part {
 	spec := &cluster.Spec
 	var parts []Part
@@ -77,25 +79,26 @@ func Parts(cluster *v1alpha1.ApiServerCluster) []Part {
 	return parts
 }
 
-// Configuration is the validated content of the files.
+// Configuration is the validated content of the files to which a cluster's spec refers, and the inputs of pods that are
+// derived from them.
 type Configuration struct {
-	Files map[string][]byte // of all parts, by "<part>.<name>"
-	// Static describes what a reload of the files cannot change.
+	Files map[string][]byte // files of all parts, by FileKey
+	// Static describes the settings in the files that need a restart; see validation.Check.
 	Static string
-	// Encryption is the EncryptionConfiguration; nil: nothing is encrypted.
+	// Encryption is the EncryptionConfiguration; nil: API servers have none.
 	Encryption []byte
 	Sockets    []Socket
-	// VolumeSize is the requested size of the smallest volume of a member, in bytes; 0: the size in the spec.
+	// VolumeSize is the requested size of the smallest volume of a member in bytes; 0 means the size in the spec.
 	VolumeSize int64
 }
 
-// Socket is a directory of the node with the socket of a KMS plugin.
+// Socket is a directory of the node that contains the socket of a KMS plugin.
 type Socket struct {
 	HostPath  string `json:"hostPath"`
 	MountPath string `json:"mountPath"`
 }
 
-// Sockets returns the directories that the providers of a state need.
+// Sockets returns the directories that the providers of an encryption state need.
 func Sockets(state encryption.State) []Socket {
 	var sockets []Socket
 	for _, scheme := range []*encryption.Scheme{&state.Current, state.Next, state.Previous} {
@@ -110,10 +113,10 @@ func Sockets(state encryption.State) []Socket {
 	return sockets
 }
 
-// FileKey returns the key of a file in Configuration.Files and in Secrets.
+// FileKey returns the key of a file in Configuration.Files and in the Secrets.
 func FileKey(part, name string) string { return part + "." + name }
 
-// staticFiles returns the files that API servers read only at their start.
+// staticFiles returns the files that API servers read only when they start.
 func (c Configuration) staticFiles(cluster *v1alpha1.ApiServerCluster) map[string][]byte {
 	files := map[string][]byte{}
 	for _, part := range Parts(cluster) {
@@ -127,7 +130,7 @@ func (c Configuration) staticFiles(cluster *v1alpha1.ApiServerCluster) map[strin
 	return files
 }
 
-// reloadedKeys returns the keys of the files that pods mount from the Secret with suffix ConfigurationSecret.
+// reloadedKeys returns the keys that pods mount from the Secret ConfigurationSecret.
 func (c Configuration) reloadedKeys(cluster *v1alpha1.ApiServerCluster) []string {
 	var keys []string
 	for _, part := range Parts(cluster) {
@@ -141,7 +144,8 @@ func (c Configuration) reloadedKeys(cluster *v1alpha1.ApiServerCluster) []string
 	return keys
 }
 
-// StaticSecret returns the Secret with the files that API servers read only at their start, or nil if there are none.
+// StaticSecret returns the immutable Secret with the files that API servers read only when they start, or nil if there
+// are none.
 func (c Configuration) StaticSecret(cluster *v1alpha1.ApiServerCluster) *corev1.Secret {
 	files := c.staticFiles(cluster)
 	if len(files) == 0 {
@@ -153,9 +157,12 @@ func (c Configuration) StaticSecret(cluster *v1alpha1.ApiServerCluster) *corev1.
 	return made
 }
 
-// Secret returns the Secret with the last valid files, and the files that API servers reload. It keeps the files of
-// current that a pod mounts: without them the kubelet would not restart its containers.
-func (c Configuration) Secret(cluster *v1alpha1.ApiServerCluster, current map[string][]byte, pods []corev1.Pod) *corev1.Secret {
+// Secret returns the Secret ConfigurationSecret: the last valid files of all parts, and the files that API servers
+// reload. It keeps keys of the current Secret that a pod mounts, because without them the kubelet would not restart the
+// containers of the pod.
+func (c Configuration) Secret(
+	cluster *v1alpha1.ApiServerCluster, current map[string][]byte, pods []corev1.Pod,
+) *corev1.Secret {
 	data := maps.Clone(c.Files)
 	if data == nil {
 		data = map[string][]byte{}
@@ -192,26 +199,27 @@ func mountedKeys(pod *corev1.Pod, name string) (keys []string) {
 	return keys
 }
 
-// MountsConfiguration reports whether a pod mounts the named Secret of static files.
+// MountsConfiguration reports whether a pod mounts the Secret with this name, which contains files that API servers
+// read only when they start.
 func MountsConfiguration(pod *corev1.Pod, name string) bool { return len(mountedKeys(pod, name)) > 0 }
 
-// MountsEncryption reports whether a pod has an EncryptionConfiguration.
+// MountsEncryption reports whether a pod mounts an EncryptionConfiguration.
 func MountsEncryption(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(mountedKeys(pod, pod.Labels[ClusterLabel]+"-"+ConfigurationSecret), func(key string) bool {
 		return key == encryptionKey
 	})
 }
 
-// HasEncryption reports whether the Secret with suffix ConfigurationSecret has an EncryptionConfiguration.
+// HasEncryption reports whether the Secret ConfigurationSecret contains an EncryptionConfiguration.
 func HasEncryption(files *corev1.Secret) bool { return len(files.Data[encryptionKey]) > 0 }
 
-// LackedKeys returns the names of encryption keys in the Secret with suffix ConfigurationSecret that a state lacks: those that
-// encrypt or, with all, also those that only decrypt.
-func LackedKeys(state encryption.State, files *corev1.Secret, all bool) []string {
+// MissingKeys returns the names of the keys that an encryption state lacks although the EncryptionConfiguration in the
+// Secret ConfigurationSecret encrypts with them. If all is true, the result includes keys that only decrypt.
+func MissingKeys(state encryption.State, files *corev1.Secret, all bool) []string {
 	return state.Lacks(files.Data[encryptionKey], all)
 }
 
-// ReloadHash returns the hash of the files that API servers reload, or "".
+// ReloadHash returns the hash of the files that API servers reload, or "" if there are none.
 func (c Configuration) ReloadHash(cluster *v1alpha1.ApiServerCluster) string {
 	files := map[string][]byte{}
 	for _, key := range c.reloadedKeys(cluster) {
@@ -226,7 +234,8 @@ func (c Configuration) ReloadHash(cluster *v1alpha1.ApiServerCluster) string {
 	return filesHash(files)
 }
 
-// startHash returns the hash of the configuration that API servers read only at their start, or "".
+// startHash returns the hash of the configuration that API servers read only when they start, or "" if there is none.
+// It is part of serverInputs.
 func (c Configuration) startHash(cluster *v1alpha1.ApiServerCluster) string {
 	parts := Parts(cluster)
 	if len(parts) == 0 {
@@ -262,7 +271,7 @@ func auditLog(audit *v1alpha1.Audit) v1alpha1.AuditLog {
 	return cmp.Or(audit.Log, v1alpha1.AuditStdout)
 }
 
-// setParts sets the flags that name files.
+// setParts sets the flags that refer to files of the configuration.
 func setParts(c *config.Config, cluster *v1alpha1.ApiServerCluster, encrypted bool) {
 	for _, part := range Parts(cluster) {
 		file := part.path(part.Main())
@@ -300,14 +309,14 @@ func setAudit(c *config.Config, audit *v1alpha1.Audit, part Part) {
 	}
 }
 
-// Names of volumes.
+// Names of volumes in the pod of a replica.
 const (
 	configurationVolume = "configuration"
 	auditLogVolume      = "audit-log"
 	socketVolumePrefix  = "kms-socket-"
 )
 
-// configurationVolumes returns the volumes with the configuration and their mounts.
+// configurationVolumes returns the volumes of the configuration and their mounts.
 func configurationVolumes(cluster *v1alpha1.ApiServerCluster, c Configuration) ([]corev1.Volume, []corev1.VolumeMount) {
 	var volumes []corev1.Volume
 	var mounts []corev1.VolumeMount
@@ -315,7 +324,9 @@ func configurationVolumes(cluster *v1alpha1.ApiServerCluster, c Configuration) (
 		volumes = append(volumes, corev1.Volume{Name: configurationVolume, VolumeSource: corev1.VolumeSource{
 			Projected: &corev1.ProjectedVolumeSource{Sources: sources, DefaultMode: ptr.To[int32](0o440)},
 		}})
-		mounts = append(mounts, corev1.VolumeMount{Name: configurationVolume, MountPath: ConfigurationDirectory, ReadOnly: true})
+		mounts = append(mounts, corev1.VolumeMount{
+			Name: configurationVolume, MountPath: ConfigurationDirectory, ReadOnly: true,
+		})
 	}
 	if audit := cluster.Spec.Audit; audit != nil && auditLog(audit) == v1alpha1.AuditFile {
 		volumes = append(volumes, corev1.Volume{
@@ -344,7 +355,7 @@ func (c Configuration) sources(cluster *v1alpha1.ApiServerCluster) []corev1.Volu
 	return sources
 }
 
-// items returns the paths of keys: a directory for each part.
+// items returns the paths of keys in a volume: each part is a directory.
 func items(keys []string) []corev1.KeyToPath {
 	var all []corev1.KeyToPath
 	for _, key := range keys {
@@ -354,7 +365,7 @@ func items(keys []string) []corev1.KeyToPath {
 	return all
 }
 
-// EncryptionScheme returns the encryption scheme of the spec, without keys that the operator creates.
+// EncryptionScheme returns the encryption scheme of the spec, without the keys that the operator creates.
 func EncryptionScheme(cluster *v1alpha1.ApiServerCluster) encryption.Scheme {
 	spec := cluster.Spec.Encryption
 	if spec == nil {
@@ -375,7 +386,13 @@ func EncryptionScheme(cluster *v1alpha1.ApiServerCluster) encryption.Scheme {
 	return scheme
 }
 
-// EncryptionKeys returns the Secret with the state of the encryption.
-func EncryptionKeys(cluster *v1alpha1.ApiServerCluster, state encryption.State) *corev1.Secret {
-	return secret(cluster, EncryptionSecret, corev1.SecretTypeOpaque, map[string][]byte{EncryptionStateKey: state.Data()})
+// EncryptionKeys returns the Secret with the encryption state and the retired schemes.
+func EncryptionKeys(
+	cluster *v1alpha1.ApiServerCluster, state encryption.State, retired encryption.Retired,
+) *corev1.Secret {
+	data := map[string][]byte{EncryptionStateKey: state.Data()}
+	if len(retired) > 0 {
+		data[RetiredKeysKey] = retired.Data()
+	}
+	return secret(cluster, EncryptionSecret, corev1.SecretTypeOpaque, data)
 }

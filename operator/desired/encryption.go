@@ -15,7 +15,8 @@ import (
 	"quorate.dev/operator/encryption"
 )
 
-// builtInResources returns the resources of Kubernetes' built-in groups, by group.
+// builtInResources returns the resources of the groups that client-go knows, by group. It guesses the resource of a
+// kind as its plural.
 var builtInResources = sync.OnceValue(func() map[string][]string {
 	resources := map[string][]string{}
 	for kind := range scheme.Scheme.AllKnownTypes() {
@@ -28,8 +29,9 @@ var builtInResources = sync.OnceValue(func() map[string][]string {
 	return resources
 })
 
-// validateEncryption returns the errors in spec.encryption.resources. A misspelt resource would leave the objects that are
-// meant unencrypted, and decrypt the objects of the resource that the entry replaces.
+// validateEncryption returns the errors in spec.encryption.resources. A misspelled resource would leave the objects of
+// the intended resource unencrypted; if it replaced a correct entry, the stored objects of that entry would be
+// decrypted.
 func validateEncryption(cluster *v1alpha1.ApiServerCluster) error {
 	if cluster.Spec.Encryption == nil {
 		return nil
@@ -43,8 +45,8 @@ func validateEncryption(cluster *v1alpha1.ApiServerCluster) error {
 	return errors.Join(errs...)
 }
 
-// checkEncryptedResource returns an error unless an entry is a wildcard or a resource of a built-in group, or may be a
-// custom resource: the group of a custom resource has a dot.
+// checkEncryptedResource returns an error unless an entry is a wildcard, a resource of a built-in group, or possibly a
+// custom resource, whose group contains a dot.
 func checkEncryptedResource(entry string) error {
 	if entry == "*.*" {
 		return nil
@@ -53,7 +55,7 @@ func checkEncryptedResource(entry string) error {
 	known, builtIn := builtInResources()[group]
 	switch {
 	case strings.ToLower(entry) != entry || entry == "*":
-		return nil // the API server's own check of the configuration has a message for it
+		return nil // the API server's own validation has a message for it
 	case builtIn && (resource == "*" || slices.Contains(known, resource)):
 		return nil
 	case builtIn:
@@ -65,10 +67,12 @@ func checkEncryptedResource(entry string) error {
 	return nil
 }
 
-// Undecryptable returns the entries of the scheme in use that the spec no longer encrypts, and that the annotation
-// DecryptAnnotation does not name. Their objects must not be decrypted.
+// Undecryptable returns the entries of the scheme in use that the spec no longer encrypts and that the annotation
+// DecryptAnnotation does not name. Their objects must stay encrypted.
 func Undecryptable(cluster *v1alpha1.ApiServerCluster, current encryption.Scheme) []string {
-	confirmed := strings.FieldsFunc(cluster.Annotations[v1alpha1.DecryptAnnotation], func(r rune) bool { return r == ',' || r == ' ' })
+	confirmed := strings.FieldsFunc(cluster.Annotations[v1alpha1.DecryptAnnotation], func(r rune) bool {
+		return r == ',' || r == ' '
+	})
 	return slices.DeleteFunc(current.Uncovered(EncryptionScheme(cluster)), func(entry string) bool {
 		return slices.Contains(confirmed, entry)
 	})

@@ -21,24 +21,25 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// HostSecret is the suffix of the Secret with the kubeconfig of the host, in mode Extension.
+// HostSecret is the suffix of the Secret with the kubeconfig for the host of a cluster in mode Extension.
 const HostSecret = "host"
 
 const (
-	// extension is the value of RegistrationLabel of objects in the host.
+	// extension is the value of RegistrationLabel on objects in the host.
 	extension = "extension"
 
-	// hostVersionPriority is the versionPriority of the host's own CustomResourceDefinitions. Clients must not prefer
-	// a version that `quorate extension move` adds to them over a version of the extension server.
+	// hostVersionPriority is the versionPriority that API servers give to the versions of their own
+	// CustomResourceDefinitions. Versions of the extension server have at least the same: clients must not prefer a
+	// version that `quorate extension move` adds to the host.
 	hostVersionPriority = 100
 
 	hostKubeconfig = "host.kubeconfig"
 	hostToken      = "host-token"
-	// tokenLifetime in seconds. The kubelet renews the token when 80% of it has passed.
+	// tokenLifetime is the lifetime of the token in seconds. The kubelet renews the token after 80% of it.
 	tokenLifetime = 3600
 )
 
-// Roles of the host that the API servers need in mode Extension. ExtensionRole is in config/rbac/extension.
+// Roles in the host that API servers in mode Extension need. ExtensionRole is defined in config/rbac/extension.
 const (
 	ExtensionRole  = "quorate-extension"
 	delegatorRole  = "system:auth-delegator"
@@ -51,8 +52,8 @@ func ExtensionSelector(cluster *v1alpha1.ApiServerCluster) labels.Set {
 	return labels.Set{RegistrationLabel: extension, ClusterLabel: cluster.Name, NamespaceLabel: cluster.Namespace}
 }
 
-// HostAPIServices returns the APIServices of the host for a cluster in mode Extension. They have no caBundle if
-// clients already trust the issuer of the serving certificate.
+// HostAPIServices returns the APIServices in the host for a cluster in mode Extension. caBundle is empty if clients
+// already trust the issuer of the serving certificate.
 func HostAPIServices(cluster *v1alpha1.ApiServerCluster, caBundle []byte) []*apiregistrationv1.APIService {
 	var services []*apiregistrationv1.APIService
 	for _, group := range cluster.Spec.Extension.Groups {
@@ -76,10 +77,10 @@ func HostAPIServices(cluster *v1alpha1.ApiServerCluster, caBundle []byte) []*api
 	return services
 }
 
-// ServiceAccountName returns the name of the service account with which the API servers access the host.
+// ServiceAccountName returns the name of the ServiceAccount with which API servers in mode Extension access their host.
 func ServiceAccountName(cluster *v1alpha1.ApiServerCluster) string { return cluster.Name }
 
-// HostServiceAccount returns the identity of the API servers in the host.
+// HostServiceAccount returns the ServiceAccount with which API servers access their host.
 func HostServiceAccount(cluster *v1alpha1.ApiServerCluster) *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{
 		ObjectMeta: metav1.ObjectMeta{
@@ -89,11 +90,13 @@ func HostServiceAccount(cluster *v1alpha1.ApiServerCluster) *corev1.ServiceAccou
 	}
 }
 
-// HostClusterRoleBindings returns the bindings of the API servers in the whole host: they create TokenReviews and
-// SubjectAccessReviews, and read namespaces, webhooks and policies.
+// HostClusterRoleBindings returns the bindings for the whole host. They permit the API servers to create TokenReviews
+// and SubjectAccessReviews, and to read namespaces, webhooks and policies.
 func HostClusterRoleBindings(cluster *v1alpha1.ApiServerCluster) []*rbacv1.ClusterRoleBinding {
 	var bindings []*rbacv1.ClusterRoleBinding
-	for _, one := range []struct{ suffix, role string }{{"auth-delegator", delegatorRole}, {"host-reader", ExtensionRole}} {
+	for _, one := range []struct{ suffix, role string }{
+		{"auth-delegator", delegatorRole}, {"host-reader", ExtensionRole},
+	} {
 		bindings = append(bindings, &rbacv1.ClusterRoleBinding{
 			ObjectMeta: hostMeta(cluster, one.suffix),
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: one.role},
@@ -103,7 +106,8 @@ func HostClusterRoleBindings(cluster *v1alpha1.ApiServerCluster) []*rbacv1.Clust
 	return bindings
 }
 
-// HostRoleBinding returns the binding that allows reading the authorities and header names of the host's front proxy.
+// HostRoleBinding returns the binding that permits the API servers to read the ConfigMap
+// extension-apiserver-authentication of the host.
 func HostRoleBinding(cluster *v1alpha1.ApiServerCluster) *rbacv1.RoleBinding {
 	binding := &rbacv1.RoleBinding{
 		ObjectMeta: hostMeta(cluster, "authentication-reader"),
@@ -127,12 +131,14 @@ func hostSubjects(cluster *v1alpha1.ApiServerCluster) []rbacv1.Subject {
 	}}
 }
 
-// HostKubeconfig returns the Secret with the kubeconfig of the host for the API servers. It contains no credentials:
-// the token is in a separate file that the kubelet refreshes.
+// HostKubeconfig returns the Secret with the kubeconfig for the host. It contains no credentials, only the path of the
+// token, which the kubelet projects and refreshes.
 func HostKubeconfig(cluster *v1alpha1.ApiServerCluster, server string, trusted []byte) (*corev1.Secret, error) {
 	text, err := yaml.Marshal(clientcmd.Config{
 		APIVersion: "v1", Kind: "Config", CurrentContext: "host",
-		Clusters:  []clientcmd.NamedCluster{{Name: "host", Cluster: clientcmd.Cluster{Server: server, CertificateAuthorityData: trusted}}},
+		Clusters: []clientcmd.NamedCluster{{
+			Name: "host", Cluster: clientcmd.Cluster{Server: server, CertificateAuthorityData: trusted},
+		}},
 		AuthInfos: []clientcmd.NamedAuthInfo{{Name: "host", AuthInfo: clientcmd.AuthInfo{TokenFile: hostToken}}},
 		Contexts:  []clientcmd.NamedContext{{Name: "host", Context: clientcmd.Context{Cluster: "host", AuthInfo: "host"}}},
 	})
@@ -142,14 +148,15 @@ func HostKubeconfig(cluster *v1alpha1.ApiServerCluster, server string, trusted [
 	return secret(cluster, HostSecret, corev1.SecretTypeOpaque, map[string][]byte{KubeconfigKey: text}), nil
 }
 
-// setExtension configures delegation to the host: its front proxy and client authority as it publishes them,
-// TokenReviews for authentication, SubjectAccessReviews for authorization. The members also start while the host is
-// unavailable, because the host may itself depend on them.
+// setExtension configures the delegation to the host: the front proxy and client authority that the host publishes,
+// TokenReviews for authentication, and SubjectAccessReviews for authorization. API servers also start while the host is
+// unavailable, because the host may depend on them.
 func setExtension(c *config.Config, cluster *v1alpha1.ApiServerCluster) {
 	c.Extension.Groups = extensionGroups(cluster)
 	c.Extension.Kubeconfig, c.Extension.TolerateLookupFailure = mounted(hostKubeconfig), true
 }
 
+// extensionGroups returns the sorted groups that a cluster in mode Extension serves, or nil in other modes.
 func extensionGroups(cluster *v1alpha1.ApiServerCluster) []string {
 	if !cluster.IsExtension() {
 		return nil
@@ -162,7 +169,7 @@ func extensionGroups(cluster *v1alpha1.ApiServerCluster) []string {
 	return groups
 }
 
-// hostSources are the files for access to the host.
+// hostSources returns the files for access to the host, as sources of a projected volume.
 func hostSources(cluster *v1alpha1.ApiServerCluster) []corev1.VolumeProjection {
 	return []corev1.VolumeProjection{
 		source(SecretName(cluster, HostSecret), item(KubeconfigKey, hostKubeconfig)),
@@ -172,6 +179,7 @@ func hostSources(cluster *v1alpha1.ApiServerCluster) []corev1.VolumeProjection {
 	}
 }
 
+// validateExtension returns the errors in spec.mode and spec.extension.
 func validateExtension(cluster *v1alpha1.ApiServerCluster) error {
 	groups := cluster.Spec.Extension.Groups
 	switch {

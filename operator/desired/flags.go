@@ -12,44 +12,50 @@ import (
 
 const (
 	dataDirectory = "/var/lib/quorate"
-	// recordDirectory is where a member keeps its record outside its volume: on an emptyDir volume, which survives restarts
-	// of the container and is deleted with the pod.
+	// recordDirectory is where a member stores its own record of its data outside of its volume. It is an emptyDir
+	// volume, which survives restarts of the container and is deleted with the pod.
 	recordDirectory = "/var/run/quorate/member"
-	// podIP is expanded by the kubelet. A replica listens only on its own address.
+	// podIP is the IP address of the pod as a container argument, which the kubelet expands. A replica listens only on
+	// that address.
 	podIP = "$(POD_IP)"
 
 	issuer = "https://kubernetes.default.svc.cluster.local"
 
-	// shutdownDelay is the time for kube-proxies to remove a terminating replica from the Service.
+	// shutdownDelay is the time between the termination signal and the end of listening, in which kube-proxies remove the
+	// replica from the endpoints of the Service.
 	shutdownDelay = 3 * time.Second
 )
 
-// InitialCluster is etcd's configuration for an empty data directory. For a member that has run before it contains only
-// that member, with which etcd refuses to start on an empty directory: a member must not restart without its data.
+// InitialCluster is etcd's configuration for an empty data directory. For a member that has run before, it contains
+// only that member, and etcd's --initial-cluster-state is "existing": with this combination etcd refuses to start on an
+// empty directory, so that a member never restarts without its data.
 type InitialCluster struct {
-	New      bool              // bootstrap a new cluster instead of joining an existing one
+	New      bool              // bootstrap a new cluster; false: join an existing one
 	PeerURLs map[string]string // by member name
 }
 
-// MemberRecord is what is known about the data of a member outside its volume.
+// MemberRecord is the operator's record of the state that a member has reached, which the member compares with its data
+// when it starts. It is passed to the pod and stored outside of the volume, because a volume that was put back to an
+// earlier state would contain an earlier record.
 type MemberRecord = config.MemberRecord
 
-// Replica describes the pod of one replica.
+// Replica describes the replica for which a pod is built: a member, which is an API server with an embedded etcd
+// member, or a server, which is an API server without one.
 type Replica struct {
 	Name           string
 	Member         bool
-	InitialCluster InitialCluster // of a member
-	Record         MemberRecord   // of a member, without the directory
-	Endpoints      []string       // of a server: client URLs of the embedded members
-	AuthorityHash  string         // of the authorities that etcd reads only at its start; empty with an external etcd
+	InitialCluster InitialCluster // only for members
+	Record         MemberRecord   // only for members; Directory is set by this package
+	Endpoints      []string       // only for servers: client URLs of the embedded members
+	AuthorityHash  string         // hash of the authorities that etcd reads only when it starts; "" with an external etcd
 	Configuration  Configuration
 }
 
-// goawayChance makes clients reconnect from time to time. Otherwise most connections accumulate on the replica that
-// has run longest, and break at once when it stops.
+// goawayChance is the value of --goaway-chance, which makes clients reconnect from time to time. Without it, most
+// connections accumulate on the replica that has run longest, and break all at the same time when it stops.
 const goawayChance = 0.001
 
-// configuration returns the configuration of a replica that listens on address, with the extra flags of the user.
+// configuration returns the configuration of a replica that listens on address, with the user's extra flags.
 func configuration(
 	cluster *v1alpha1.ApiServerCluster, replica Replica, address string, extra map[string]string,
 ) (*config.Config, error) {
@@ -79,8 +85,8 @@ func configuration(
 	return c, setExtra(c, extra)
 }
 
-// setCluster configures the users, permissions and controllers of a cluster. API servers in mode Extension have none
-// of their own.
+// setCluster configures authentication, authorization and controllers of a cluster. API servers in mode Extension
+// delegate these to their host.
 func setCluster(c *config.Config, cluster *v1alpha1.ApiServerCluster) {
 	c.Authentication.RequestHeaderCAFile = mounted("front-proxy-ca.crt")
 	c.Authentication.RequestHeaderAllowedNames = []string{frontProxyName}
@@ -88,7 +94,8 @@ func setCluster(c *config.Config, cluster *v1alpha1.ApiServerCluster) {
 	c.Authentication.RequestHeaderUID = []string{"X-Remote-Uid"}
 	c.Authentication.RequestHeaderGroup = []string{"X-Remote-Group"}
 	c.Authentication.RequestHeaderExtraPrefix = []string{"X-Remote-Extra-"}
-	c.API.ProxyClientCertFile, c.API.ProxyClientKeyFile = mounted("front-proxy-client.crt"), mounted("front-proxy-client.key")
+	c.API.ProxyClientCertFile, c.API.ProxyClientKeyFile =
+		mounted("front-proxy-client.crt"), mounted("front-proxy-client.key")
 	c.Authentication.ServiceAccountIssuers = []string{issuer}
 	c.Authentication.ServiceAccountKeyFiles = []string{mounted("service-account.pub")}
 	c.Authentication.ServiceAccountSigningKey = mounted("service-account.key")
@@ -99,12 +106,12 @@ func setCluster(c *config.Config, cluster *v1alpha1.ApiServerCluster) {
 	if cluster.RunsControllerManager() {
 		setNodes(c)
 	}
-	c.API.EndpointReconcilerType = "none" // clients of this API cannot route to the pod addresses
+	c.API.EndpointReconcilerType = "none" // clients of this API cannot reach pods of the hosting cluster
 	c.API.AggregatorRouting = usesAggregatorRouting(cluster)
 }
 
-// setNodes configures what joining nodes need: bootstrap tokens, and access to kubelets by node address, because the
-// pods of the API servers cannot resolve node names.
+// setNodes configures the API servers for nodes that join: they accept bootstrap tokens, and connect to kubelets by IP
+// address, because the pods of API servers cannot resolve the names of nodes.
 func setNodes(c *config.Config) {
 	c.Authentication.BootstrapTokens = true
 	c.API.KubeletClientCertFile, c.API.KubeletClientKeyFile = mounted("kubelet-client.crt"), mounted("kubelet-client.key")
@@ -148,13 +155,13 @@ func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Rep
 	m.InitialCluster = strings.Join(initial, ",")
 }
 
-// token returns the initial cluster token.
+// token returns the initial cluster token of etcd. The UID distinguishes clusters that were created with the same name.
 func token(cluster *v1alpha1.ApiServerCluster) string {
 	return fmt.Sprintf("%s-%s-%s", cluster.Namespace, cluster.Name, cluster.UID)
 }
 
-// Quota returns the etcd quota in bytes. The rest of the volume is for the write-ahead log, snapshots and
-// defragmentation. etcd recommends at most 8 GiB.
+// Quota returns the quota of the etcd database in bytes: 60% of the volume, at most 8 GiB, which is the maximum that
+// etcd recommends. The rest of the volume is for the write-ahead log, snapshots and defragmentation.
 func Quota(cluster *v1alpha1.ApiServerCluster) int64 {
 	size := cluster.StorageSize()
 	return quotaOf(size.Value())
@@ -162,7 +169,7 @@ func Quota(cluster *v1alpha1.ApiServerCluster) int64 {
 
 func quotaOf(volume int64) int64 { return min(volume/10*6, 8<<30) }
 
-// quota returns the etcd quota for the actual volumes, which may be smaller than the size in the spec.
+// quota returns the quota for the actual volumes, which may be smaller than the size in the spec.
 func (c Configuration) quota(cluster *v1alpha1.ApiServerCluster) int64 {
 	if c.VolumeSize == 0 {
 		return Quota(cluster)

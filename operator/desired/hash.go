@@ -14,9 +14,9 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// serverInputs and etcdInputs are hashed instead of the pods. They contain the fields that the user specified, so that
-// an operator upgrade that builds pods differently does not restart them. Fields may be added if their zero value is
-// omitted.
+// serverInputs and etcdInputs are hashed instead of the pod. They contain only fields that the user has specified, so
+// that an upgrade of the operator that builds pods differently restarts no pod. A field may be added if its zero value
+// is omitted from the JSON, which keeps the hashes of existing pods; TestPreviousRelease checks this.
 type serverInputs struct {
 	Image             string                        `json:"image"`
 	ImagePullPolicy   corev1.PullPolicy             `json:"imagePullPolicy,omitempty"`
@@ -40,13 +40,13 @@ type etcdInputs struct {
 	ExtraArgs map[string]string `json:"extraArgs,omitempty"`
 }
 
-// Hashes identify the spec that a pod was created from.
+// Hashes identifies the spec from which a pod was created.
 type Hashes struct {
-	Server string // fields that affect every replica
-	Etcd   string // fields that affect only members
+	Server string // hash of the fields that affect every replica
+	Etcd   string // hash of the fields that affect only members
 }
 
-// HashesOf returns the hashes of a spec whose effective image is image.
+// HashesOf returns the hashes of a spec. image is the image of new pods.
 func HashesOf(cluster *v1alpha1.ApiServerCluster, image string, c Configuration) Hashes {
 	server, etcd := map[string]string{}, map[string]string{}
 	for name, value := range cluster.Spec.ExtraArgs {
@@ -59,8 +59,8 @@ func HashesOf(cluster *v1alpha1.ApiServerCluster, image string, c Configuration)
 	spec := &cluster.Spec
 	return Hashes{
 		Server: hash(serverInputs{
-			Image: image, ImagePullPolicy: spec.ImagePullPolicy, ImagePullSecrets: spec.ImagePullSecrets, Resources: spec.Resources,
-			ExtraArgs: server, Scheduling: spec.Scheduling, External: spec.Etcd.External,
+			Image: image, ImagePullPolicy: spec.ImagePullPolicy, ImagePullSecrets: spec.ImagePullSecrets,
+			Resources: spec.Resources, ExtraArgs: server, Scheduling: spec.Scheduling, External: spec.Etcd.External,
 			AggregatorRouting: usesAggregatorRouting(cluster), ExtensionGroups: extensionGroups(cluster),
 			Configuration: c.startHash(cluster), Encryption: c.Encryption != nil, Sockets: c.Sockets, Patch: spec.Patches.Pod,
 			NoControllers: !cluster.IsExtension() && !cluster.EmbeddedControllers(), Nodes: cluster.RunsControllerManager(),
@@ -75,7 +75,7 @@ func memberFlag(name string) bool {
 }
 
 func hash(value any) string {
-	text, err := json.Marshal(value) // sorts map keys; cannot fail for plain structs
+	text, err := json.Marshal(value) // JSON has sorted map keys; encoding plain structs cannot fail
 	if err != nil {
 		panic(err)
 	}
@@ -83,8 +83,8 @@ func hash(value any) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Outdated reports whether a pod was created from an older spec. A server is also outdated if it does not connect to
-// most of the present voters.
+// Outdated reports whether a pod was created from a spec with other hashes. A server is also outdated if less than half
+// of the present voters are among the members that it connects to.
 func Outdated(pod *corev1.Pod, hashes Hashes, voters []string) bool {
 	if pod.Annotations[ServerHashAnnotation] != hashes.Server {
 		return true

@@ -16,8 +16,8 @@ func KubeconfigSecretName(kubeconfig *v1alpha1.ApiServerKubeconfig) string {
 	return kubeconfig.Name + "-kubeconfig"
 }
 
-// KubeconfigCurrent reports whether the Secret of an ApiServerKubeconfig trusts the present authorities and has a
-// certificate of the present signer.
+// KubeconfigCurrent reports whether a published Secret trusts the present authorities and has a certificate of the
+// present signer, with the intermediates of the present stage of a rotation.
 func KubeconfigCurrent(published *corev1.Secret, trusted []byte, clients pki.Bundle) bool {
 	pair := PairOf(published)
 	if _, differs := clients.Rechain(pair); differs {
@@ -26,8 +26,9 @@ func KubeconfigCurrent(published *corev1.Secret, trusted []byte, clients pki.Bun
 	return bytes.Equal(published.Data[AuthorityKey], trusted) && clients.Signed(pair)
 }
 
-// KubeconfigSecret returns the Secret of an ApiServerKubeconfig. It keeps the certificate of the current Secret, which
-// may be empty, while that is valid and matches the spec. Otherwise reason says why a new one was issued.
+// KubeconfigSecret returns the desired Secret of an ApiServerKubeconfig. It keeps the certificate in the current
+// Secret, which may be empty, while the certificate is valid and matches the spec. Otherwise it issues a certificate,
+// and reason is the cause.
 func KubeconfigSecret(
 	kubeconfig *v1alpha1.ApiServerKubeconfig, cluster *v1alpha1.ApiServerCluster, clients pki.Bundle, trusted []byte,
 	current *corev1.Secret, now time.Time,

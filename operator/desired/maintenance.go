@@ -9,10 +9,10 @@ import (
 	"quorate.dev/operator/schedule"
 )
 
-// minWindow is the shortest maintenance window. A shorter one may not suffice to restart a single replica.
+// minWindow is the shortest duration of a maintenance window. A shorter one may not suffice to restart one replica.
 const minWindow = 10 * time.Minute
 
-// Windows returns the maintenance windows of a cluster.
+// Windows returns the maintenance windows of a cluster, and the errors in their spec.
 func Windows(cluster *v1alpha1.ApiServerCluster) (windows []schedule.Window, err error) {
 	for i, w := range cluster.Spec.Maintenance.Windows {
 		starts, invalid := schedule.Parse(w.Schedule, w.TimeZone)

@@ -10,12 +10,14 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// NetworkPolicies returns the policies for connections to a cluster's pods. The API port is open to all clients, like
-// the Service; the peer port to members; the client port to replicas without a member, backups and the operator. Egress is
-// not restricted: API servers call kubelets, webhooks and aggregated API servers at any address.
+// NetworkPolicies returns the policies for connections to the pods of a cluster. The API port accepts connections of
+// all clients, like the Service. The peer port accepts members; the client port accepts replicas without a member, the
+// pods of backups, and the operator. Egress is not restricted, because API servers connect to kubelets, webhooks and
+// extension API servers at any address.
 //
-// The operator's pods are selected by namespace and label. An empty namespace means that the operator does not run as
-// a pod of the hosting cluster; the client port is then open to all and protected only by its certificates.
+// The pods of the operator are selected by namespace and label. An empty namespace means that the operator does not run
+// as a pod of the hosting cluster. The client port then accepts connections from everywhere, and only certificates
+// protect it.
 func NetworkPolicies(cluster *v1alpha1.ApiServerCluster, operatorNamespace string) []*networkingv1.NetworkPolicy {
 	if cluster.Spec.NetworkPolicies == v1alpha1.NetworkPoliciesDisabled {
 		return nil
@@ -25,7 +27,8 @@ func NetworkPolicies(cluster *v1alpha1.ApiServerCluster, operatorNamespace strin
 		return policies
 	}
 	clients := []networkingv1.NetworkPolicyPeer{
-		pods(serverSelector(cluster)), pods(map[string]string{EtcdClientLabel: cluster.Name}), operatorPods(operatorNamespace),
+		pods(serverSelector(cluster)), pods(map[string]string{EtcdClientLabel: cluster.Name}),
+		operatorPods(operatorNamespace),
 	}
 	if operatorNamespace == "" {
 		clients = nil // all
@@ -34,13 +37,14 @@ func NetworkPolicies(cluster *v1alpha1.ApiServerCluster, operatorNamespace strin
 		ingress(PeerPort, pods(memberSelector(cluster))), ingress(ClientPort, clients...)))
 }
 
-// NetworkPolicyNames returns the names of all policies that a cluster can have.
+// NetworkPolicyNames returns the names of all policies that a cluster may have.
 func NetworkPolicyNames(cluster *v1alpha1.ApiServerCluster) []string {
 	return []string{cluster.Name, MembersService(cluster)}
 }
 
 func networkPolicy(
-	cluster *v1alpha1.ApiServerCluster, name string, selector map[string]string, rules ...networkingv1.NetworkPolicyIngressRule,
+	cluster *v1alpha1.ApiServerCluster, name string, selector map[string]string,
+	rules ...networkingv1.NetworkPolicyIngressRule,
 ) *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: cluster.Namespace, Labels: Labels(cluster)},
@@ -51,7 +55,7 @@ func networkPolicy(
 	}
 }
 
-// ingress returns a rule that allows connections to a port, from all sources if there are no peers.
+// ingress returns a rule that permits connections to a port from the given peers, or from everywhere if there are none.
 func ingress(port int32, peers ...networkingv1.NetworkPolicyPeer) networkingv1.NetworkPolicyIngressRule {
 	return networkingv1.NetworkPolicyIngressRule{
 		Ports: []networkingv1.NetworkPolicyPort{{Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(intstr.FromInt32(port))}},
@@ -59,7 +63,7 @@ func ingress(port int32, peers ...networkingv1.NetworkPolicyPeer) networkingv1.N
 	}
 }
 
-// pods returns a peer that selects pods of the policy's namespace.
+// pods returns a peer that selects pods in the namespace of the policy.
 func pods(selector map[string]string) networkingv1.NetworkPolicyPeer {
 	return networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: selector}}
 }

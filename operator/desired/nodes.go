@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	joining     = "nodes" // value of RegistrationLabel of the objects that nodes need to join
+	joining     = "nodes" // value of RegistrationLabel on objects that nodes need to join
 	clusterInfo = "cluster-info"
 
 	kubernetesService = "kubernetes"
 	sliceManager      = "operator.quorate.dev" // value of discoveryv1.LabelManagedBy
 
-	bootstrappers = "system:bootstrappers" // the group of users with a bootstrap token
+	bootstrappers = "system:bootstrappers" // group of users with a bootstrap token
 	nodes         = "system:nodes"
 )
 
@@ -32,8 +32,8 @@ func NodesSelector(cluster *v1alpha1.ApiServerCluster) labels.Set {
 	return labels.Set{RegistrationLabel: joining, ClusterLabel: cluster.Name, NamespaceLabel: cluster.Namespace}
 }
 
-// NodeBindings returns the bindings inside a cluster for kubelets that join with a bootstrap token: they may request a
-// client certificate, have it approved, and renew it.
+// NodeBindings returns the bindings inside a cluster for kubelets that join with a bootstrap token. They permit a
+// kubelet to request a client certificate and to renew it, and make the controller manager approve both.
 func NodeBindings(cluster *v1alpha1.ApiServerCluster) []*rbacv1.ClusterRoleBinding {
 	var bindings []*rbacv1.ClusterRoleBinding
 	for _, one := range []struct{ name, role, group string }{
@@ -50,8 +50,8 @@ func NodeBindings(cluster *v1alpha1.ApiServerCluster) []*rbacv1.ClusterRoleBindi
 	return bindings
 }
 
-// ClusterInfo returns the ConfigMap from which nodes learn the authority and the URL of the cluster, as with kubeadm.
-// kube-controller-manager adds signatures made with the bootstrap tokens.
+// ClusterInfo returns the ConfigMap kube-public/cluster-info, from which nodes learn the URL and the authority of the
+// cluster, as with kubeadm. The controller manager adds signatures by the bootstrap tokens.
 func ClusterInfo(cluster *v1alpha1.ApiServerCluster, server string, trusted []byte) (*corev1.ConfigMap, error) {
 	text, err := yaml.Marshal(clientcmd.Config{
 		APIVersion: "v1", Kind: "Config",
@@ -66,13 +66,14 @@ func ClusterInfo(cluster *v1alpha1.ApiServerCluster, server string, trusted []by
 	}, nil
 }
 
-// ClusterInfoAccess returns the Role and the RoleBinding that allow everyone to read ClusterInfo.
+// ClusterInfoAccess returns the Role and the RoleBinding that permit anonymous users to read ClusterInfo.
 func ClusterInfoAccess(cluster *v1alpha1.ApiServerCluster) (*rbacv1.Role, *rbacv1.RoleBinding) {
 	meta := nodesMeta(cluster, metav1.NamespacePublic, "quorate:cluster-info")
 	return &rbacv1.Role{
 			ObjectMeta: meta,
 			Rules: []rbacv1.PolicyRule{{
-				APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{clusterInfo}, Verbs: []string{"get"},
+				APIGroups: []string{""}, Resources: []string{"configmaps"},
+				ResourceNames: []string{clusterInfo}, Verbs: []string{"get"},
 			}},
 		}, &rbacv1.RoleBinding{
 			ObjectMeta: meta,
@@ -81,8 +82,8 @@ func ClusterInfoAccess(cluster *v1alpha1.ApiServerCluster) (*rbacv1.Role, *rbacv
 		}
 }
 
-// KubernetesSlices returns the EndpointSlices of the Service default/kubernetes, for clients in pods: the IP addresses of the
-// load balancer, one slice for each address family.
+// KubernetesSlices returns the EndpointSlices of the Service default/kubernetes, which pods on the cluster's nodes use.
+// They contain the IP addresses of the load balancer, in one slice for each address family.
 func KubernetesSlices(cluster *v1alpha1.ApiServerCluster, service *corev1.Service) []*discoveryv1.EndpointSlice {
 	if service == nil {
 		return nil
@@ -114,8 +115,8 @@ func KubernetesSlices(cluster *v1alpha1.ApiServerCluster, service *corev1.Servic
 	return endpointSlices
 }
 
-// kubernetesAddresses returns the IP address of the Service default/kubernetes for the serving certificate, if nodes
-// can join the cluster. It is empty while spec.extraArgs is invalid.
+// kubernetesAddresses returns the IP address of the Service default/kubernetes, for which the serving certificate has
+// to be valid if nodes can join. It returns nil while spec.extraArgs is invalid.
 func kubernetesAddresses(cluster *v1alpha1.ApiServerCluster) []string {
 	if !cluster.RunsControllerManager() {
 		return nil

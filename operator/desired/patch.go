@@ -16,17 +16,21 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// ServerContainer is the name of the API server's container.
+// ServerContainer is the name of the API server's container in the pod of a replica.
 const ServerContainer = "apiserver"
 
 // DamagedDataExitCode is the exit code of an API server whose embedded member cannot start because its data is damaged.
 const DamagedDataExitCode = config.DamagedDataExitCode
 
-// LostDataExitCode is the exit code of an API server whose embedded member must not start, because its data directory does not
-// have the data that the member has voted with.
+// LostDataExitCode is the exit code of an API server whose embedded member must not start, because its data directory
+// lacks the data that the member has voted with.
 const LostDataExitCode = config.LostDataExitCode
 
-// Fields of the pod that spec.patches cannot set, with the reason.
+// LostWritesExitCode is the exit code of an API server whose embedded member has acknowledged writes that the other
+// members lack.
+const LostWritesExitCode = config.LostWritesExitCode
+
+// deniedFields maps the fields of the pod's spec that spec.patches cannot set to the reason.
 var deniedFields = map[string]string{
 	"hostname": setByOperator, "subdomain": setByOperator, "restartPolicy": setByOperator, "hostNetwork": setByOperator,
 	"terminationGracePeriodSeconds": "follows from extraArgs", "securityContext": setByOperator, "nodeName": setByOperator,
@@ -40,11 +44,12 @@ var deniedFields = map[string]string{
 // containerFields are the fields of the API server's container that spec.patches can set.
 var containerFields = []string{"name", "env", "envFrom", "volumeMounts"}
 
-// operatorDirectories are the directories that mounts of spec.patches must not hide.
+// operatorDirectories are the directories that mounts in spec.patches must not hide.
 var operatorDirectories = []string{certificateDirectory, ConfigurationDirectory, dataDirectory, recordDirectory,
 	auditLogDirectory, "/tmp"}
 
-// patched returns a pod with the patch of spec.patches.
+// patched returns a pod to which the patch in spec.patches is applied. It fails if the patch changes a field that the
+// operator sets.
 func patched(pod *corev1.Pod, patch *runtime.RawExtension) (*corev1.Pod, error) {
 	if patch == nil || len(patch.Raw) == 0 {
 		return pod, nil
@@ -67,7 +72,7 @@ func patched(pod *corev1.Pod, patch *runtime.RawExtension) (*corev1.Pod, error) 
 	if err := checkProtected(pod, result); err != nil {
 		return nil, fmt.Errorf("spec.patches.pod: %w", err)
 	}
-	// The patch merge puts its own containers first.
+	// The strategic merge puts the containers of the patch first.
 	slices.SortStableFunc(result.Spec.Containers, func(a, b corev1.Container) int {
 		switch {
 		case a.Name == ServerContainer:
@@ -83,7 +88,7 @@ func patched(pod *corev1.Pod, patch *runtime.RawExtension) (*corev1.Pod, error) 
 // object is a decoded JSON object.
 type object = map[string]any
 
-// checkPatch returns the fields of a patch that the operator owns.
+// checkPatch returns an error that lists the fields in a patch that the operator sets, or that a pod does not have.
 func checkPatch(raw []byte) error {
 	var patch object
 	if err := json.Unmarshal(raw, &patch); err != nil {
@@ -110,7 +115,8 @@ func checkPatch(raw []byte) error {
 	return err
 }
 
-// checkDirectives rejects directives and deletions by null, which could remove fields that the operator depends on.
+// checkDirectives rejects directives of strategic merge patches and null, because they could remove fields that the
+// operator depends on.
 func checkDirectives(at string, value any) error {
 	switch value := value.(type) {
 	case nil:
@@ -177,7 +183,9 @@ func checkSpec(spec object) (errs []error) {
 }
 
 func operatorVolume(name string) bool {
-	return slices.Contains([]string{"certificates", "tmp", "data", recordVolume, configurationVolume, auditLogVolume}, name) ||
+	return slices.Contains([]string{
+		"certificates", "tmp", "data", recordVolume, configurationVolume, auditLogVolume,
+	}, name) ||
 		strings.HasPrefix(name, socketVolumePrefix)
 }
 
@@ -188,13 +196,15 @@ func checkContainer(container object) (errs []error) {
 		}
 	}
 	for _, variable := range list(container["env"]) {
-		if name := variable["name"]; name == "POD_IP" || name == config.PreviousVersionVariable || name == config.MemberRecordVariable {
+		if name := variable["name"]; name == "POD_IP" || name == config.PreviousVersionVariable ||
+			name == config.MemberRecordVariable {
 			errs = append(errs, fmt.Errorf("spec.containers[%s].env[%s] %s", ServerContainer, name, setByOperator))
 		}
 	}
 	for _, mount := range list(container["volumeMounts"]) {
 		if at, _ := mount["mountPath"].(string); hides(at) {
-			errs = append(errs, fmt.Errorf("spec.containers[%s].volumeMounts[%s]: the directory %s", ServerContainer, at, setByOperator))
+			errs = append(errs,
+				fmt.Errorf("spec.containers[%s].volumeMounts[%s]: the directory %s", ServerContainer, at, setByOperator))
 		}
 	}
 	return errs
@@ -209,7 +219,7 @@ func hides(mountPath string) bool {
 	})
 }
 
-// list returns the objects of a list.
+// list returns those elements of a decoded JSON list that are objects.
 func list(value any) (objects []object) {
 	items, _ := value.([]any)
 	for _, one := range items {

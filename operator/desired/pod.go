@@ -17,17 +17,19 @@ import (
 )
 
 const (
-	// user is the UID of the processes, nonroot in the image.
+	// user is the UID and GID of the processes: nonroot in the image.
 	user = 65532
-	// handOver is the time for a member to move its leadership and to close its database.
+	// handOver is the time that a member needs to move its leadership and to close its database.
 	handOver = 12 * time.Second
-	// maxTerminationGrace limits the time for which a terminating replica delays a rollout or a drain.
+	// maxTerminationGrace limits for how long a terminating replica may delay a rollout or a drain of a node.
 	maxTerminationGrace = time.Hour
-	// startupTimeout is the time for a replica to start, including reading a large database or receiving a snapshot.
+	// startupTimeout is the time that a replica may take to start, including reading a large database or receiving a
+	// snapshot.
 	startupTimeout = 600 // seconds
 )
 
-// Pod returns the pod of a replica.
+// Pod returns the pod of a replica. certificateHash is the hash of the files that the replica reloads, for an
+// annotation: updating the annotation of a running pod makes the kubelet refresh the mounted files without delay.
 func Pod(
 	cluster *v1alpha1.ApiServerCluster, image string, replica Replica, certificateHash string,
 ) (*corev1.Pod, error) {
@@ -64,8 +66,8 @@ func Pod(
 	return patched(pod, cluster.Spec.Patches.Pod)
 }
 
-// terminationGrace returns the time for graceful termination, after which the kubelet kills the replica. Each summand
-// is capped, so that the sum does not overflow.
+// terminationGrace returns the duration of a graceful termination, after which the kubelet kills the replica. Each
+// summand is capped, so that the sum cannot overflow.
 func terminationGrace(c *config.Config) time.Duration {
 	grace := handOver
 	for _, part := range []time.Duration{
@@ -99,8 +101,8 @@ func podSpec(cluster *v1alpha1.ApiServerCluster, replica Replica, grace time.Dur
 	}
 }
 
-// affinity returns a preference for nodes and zones without another replica. It is not a requirement, because a hosting
-// cluster may have fewer nodes than replicas.
+// affinity returns the affinity in the spec, or a preference for nodes and zones without another replica. It is a
+// preference, because a hosting cluster may have fewer nodes than replicas.
 func affinity(cluster *v1alpha1.ApiServerCluster) *corev1.Affinity {
 	if cluster.Spec.Scheduling.Affinity != nil {
 		return cluster.Spec.Scheduling.Affinity
@@ -108,13 +110,15 @@ func affinity(cluster *v1alpha1.ApiServerCluster) *corev1.Affinity {
 	return spread(Selector(cluster))
 }
 
-// spread returns a preference for nodes and zones without another selected pod.
+// spread returns a preference for nodes and zones without another pod that has the labels.
 func spread(labels map[string]string) *corev1.Affinity {
 	selector := &metav1.LabelSelector{MatchLabels: labels}
 	return &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
 			{Weight: 100, PodAffinityTerm: corev1.PodAffinityTerm{LabelSelector: selector, TopologyKey: corev1.LabelHostname}},
-			{Weight: 50, PodAffinityTerm: corev1.PodAffinityTerm{LabelSelector: selector, TopologyKey: corev1.LabelTopologyZone}},
+			{
+				Weight: 50, PodAffinityTerm: corev1.PodAffinityTerm{LabelSelector: selector, TopologyKey: corev1.LabelTopologyZone},
+			},
 		},
 	}}
 }
@@ -127,10 +131,10 @@ func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica
 		Resources:       resources(cluster, replica.Configuration.quota(cluster)),
 		VolumeMounts:    mounts(replica),
 		SecurityContext: restricted(),
-		// etcd is excluded: restarting API servers does not restore its quorum.
+		// The probes exclude etcd, because a restart of API servers does not restore its quorum.
 		StartupProbe:  probe("/livez?exclude=etcd", 1, startupTimeout),
 		LivenessProbe: probe("/livez?exclude=etcd", 10, 6),
-		// An unresponsive replica gets new connections until it is not ready.
+		// A replica that does not respond gets new connections until it is no longer ready, so this probe is fast.
 		ReadinessProbe:           readinessProbe(),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
@@ -142,8 +146,8 @@ func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica
 	return c
 }
 
-// restricted returns the container fields that the Pod Security Standard "restricted" requires. podSpec sets the pod
-// fields.
+// restricted returns the fields of a container that the Pod Security Standard "restricted" requires. podSpec sets the
+// fields of the pod.
 func restricted() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
@@ -157,9 +161,9 @@ func podAddress() corev1.EnvVar {
 	}}
 }
 
-// environment returns the pod's address, for arguments, the version that the cluster has run, because the API server
-// refuses to downgrade it or to skip a minor version, and the record of a member. Images that do not know a variable ignore
-// it.
+// environment returns the variables of a replica: the address of the pod, which arguments refer to; the version that
+// the cluster has run, because the API server refuses to downgrade it or to skip a minor version; and the record of a
+// member. Images of releases that do not know a variable ignore it.
 func environment(cluster *v1alpha1.ApiServerCluster, replica Replica) []corev1.EnvVar {
 	variables := []corev1.EnvVar{podAddress()}
 	if version := cluster.Status.Version; version != "" {
@@ -175,26 +179,27 @@ func environment(cluster *v1alpha1.ApiServerCluster, replica Replica) []corev1.E
 func (r Replica) record() string {
 	record := r.Record
 	record.Directory = recordDirectory
-	text, err := json.Marshal(record) // cannot fail for a plain struct
+	text, err := json.Marshal(record) // encoding a plain struct cannot fail
 	if err != nil {
 		panic(err)
 	}
 	return string(text)
 }
 
-// pullPolicy defaults to IfNotPresent also for the tag latest, unlike Kubernetes: a replica must be able to restart
-// while the registry is unavailable, and a restart must not change its version.
+// pullPolicy returns the policy in the spec, or IfNotPresent. Unlike in Kubernetes, that is also the default for the
+// tag latest: a replica must be able to restart while the registry is unavailable, and a restart must not change its
+// version.
 func pullPolicy(cluster *v1alpha1.ApiServerCluster) corev1.PullPolicy {
 	return cmp.Or(cluster.Spec.ImagePullPolicy, corev1.PullIfNotPresent)
 }
 
-// baseMemory is the memory that a replica needs in addition to its objects: 105 MiB when it is idle, up to 64 MiB of
-// encodings, and what requests in flight hold, which the server bounds by its limit.
+// baseMemory is the memory that a replica needs in addition to its objects: 105 MiB when it is idle, up to 64 MiB for
+// encodings, and the memory of requests in flight, which the server bounds by its limit.
 const baseMemory = 512 << 20
 
-// resources returns the resources of a replica. Without a value in the spec, the memory limit follows from the quota of the
-// etcd database: a full database fits into memory, together with what the server needs for itself. docs/performance.md derives
-// it. The size of an external etcd is not known, so that its servers have no limit.
+// resources returns the resources of a replica. If the spec has none, the memory limit follows from the quota of the
+// etcd database: a full database fits into memory together with baseMemory. docs/performance.md derives the formula.
+// The size of an external etcd is unknown, so its API servers have no limit.
 func resources(cluster *v1alpha1.ApiServerCluster, quota int64) corev1.ResourceRequirements {
 	if len(cluster.Spec.Resources.Requests) > 0 || len(cluster.Spec.Resources.Limits) > 0 {
 		return cluster.Spec.Resources
@@ -219,14 +224,14 @@ func probe(path string, period, failures int32) *corev1.Probe {
 	}
 }
 
-// readinessProbe fails within nine seconds if a replica does not respond at all.
+// readinessProbe returns a probe that fails within nine seconds if a replica does not respond at all.
 func readinessProbe() *corev1.Probe {
 	p := probe("/readyz", 1, 3)
 	p.TimeoutSeconds = 2
 	return p
 }
 
-// endpointNames returns the member names in client URLs.
+// endpointNames returns the names of the members in client URLs, separated by commas.
 func endpointNames(urls []string) string {
 	names := make([]string, 0, len(urls))
 	for _, url := range urls {

@@ -12,7 +12,7 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// decodePod decodes a pod, or a patch of one, strictly: names of fields are case-sensitive, and unknown and duplicate
+// decodePod decodes a pod, or a patch of one, strictly: field names are case-sensitive, and unknown and duplicate
 // fields are errors.
 func decodePod(raw []byte) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
@@ -23,8 +23,8 @@ func decodePod(raw []byte) (*corev1.Pod, error) {
 	return pod, errors.Join(strict...)
 }
 
-// checkProtected compares a patched pod with the pod before the patch, and returns the fields of the operator that
-// differ. It does not depend on how the patch expressed the change.
+// checkProtected compares a patched pod with the pod before the patch, and returns an error that lists the operator's
+// fields that differ. It examines the result, so it does not depend on how the patch expresses a change.
 func checkProtected(before, after *corev1.Pod) error {
 	errs := []error{checkProtectedMetadata(before, after)}
 	from, to, err := fieldsOf(&before.Spec, &after.Spec)
@@ -51,7 +51,9 @@ func checkProtected(before, after *corev1.Pod) error {
 
 func checkProtectedMetadata(before, after *corev1.Pod) error {
 	own, patched := before.ObjectMeta.DeepCopy(), after.ObjectMeta.DeepCopy()
-	for _, entries := range []struct{ own, patched map[string]string }{{own.Labels, patched.Labels}, {own.Annotations, patched.Annotations}} {
+	for _, entries := range []struct{ own, patched map[string]string }{
+		{own.Labels, patched.Labels}, {own.Annotations, patched.Annotations},
+	} {
 		for key, value := range entries.own {
 			if entries.patched[key] != value {
 				return fmt.Errorf("metadata: %s %s", key, setByOperator)
@@ -65,7 +67,8 @@ func checkProtectedMetadata(before, after *corev1.Pod) error {
 	return nil
 }
 
-// checkProtectedContainer compares the API server's container. A patch may add variables and mounts.
+// checkProtectedContainer compares the API server's container before and after a patch. A patch may add variables and
+// mounts.
 func checkProtectedContainer(before, after *corev1.Container) error {
 	from, to, err := fieldsOf(before, after)
 	if err != nil {
@@ -86,18 +89,21 @@ func checkProtectedContainer(before, after *corev1.Container) error {
 	}
 	for _, mount := range after.VolumeMounts {
 		if !slices.Contains(before.VolumeMounts, mount) && hides(mount.MountPath) {
-			errs = append(errs, fmt.Errorf("spec.containers[%s].volumeMounts[%s]: the directory %s", ServerContainer, mount.MountPath, setByOperator))
+			errs = append(errs,
+				fmt.Errorf("spec.containers[%s].volumeMounts[%s]: the directory %s", ServerContainer,
+					mount.MountPath, setByOperator))
 		}
 	}
 	for _, mount := range before.VolumeMounts {
 		if !slices.Contains(after.VolumeMounts, mount) {
-			errs = append(errs, fmt.Errorf("spec.containers[%s].volumeMounts[%s] %s", ServerContainer, mount.MountPath, setByOperator))
+			errs = append(errs,
+				fmt.Errorf("spec.containers[%s].volumeMounts[%s] %s", ServerContainer, mount.MountPath, setByOperator))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// fieldsOf returns the values behind two pointers as JSON objects.
+// fieldsOf returns two objects as JSON objects.
 func fieldsOf(before, after any) (from, to object, err error) {
 	if from, err = runtime.DefaultUnstructuredConverter.ToUnstructured(before); err != nil {
 		return nil, nil, err

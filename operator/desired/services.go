@@ -11,7 +11,7 @@ import (
 )
 
 // Services returns the Service for clients and, with an embedded etcd, the headless Service for members. The latter
-// publishes addresses of unready pods, because members must resolve each other before they can become ready.
+// publishes the addresses of unready pods, because members must resolve each other before they can become ready.
 func Services(cluster *v1alpha1.ApiServerCluster) []*corev1.Service {
 	services := []*corev1.Service{clientService(cluster)}
 	if !cluster.ExternalEtcd() {
@@ -55,9 +55,9 @@ func port(name string, number int32) corev1.ServicePort {
 	return corev1.ServicePort{Name: name, Port: number, TargetPort: intstr.FromInt32(number), Protocol: corev1.ProtocolTCP}
 }
 
-// Budget returns a disruption budget that keeps the quorum of the present and of the desired voters, or, with an
-// external etcd, allows one disruption at a time. It returns nil for a single voter or replica, which could never be
-// evicted.
+// Budget returns a PodDisruptionBudget that protects the quorum of the present and of the desired voters or, with an
+// external etcd, permits one disruption at a time. It returns nil for a single voter or replica, which a budget would
+// make impossible to evict.
 func Budget(cluster *v1alpha1.ApiServerCluster, voters int) *policyv1.PodDisruptionBudget {
 	budget := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: cluster.Name, Namespace: cluster.Namespace, Labels: Labels(cluster)},

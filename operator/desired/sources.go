@@ -6,8 +6,8 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// Sources returns the names of the ConfigMaps or Secrets that the spec refers to, except for those that only kubelets
-// read.
+// Sources returns the names of the ConfigMaps or Secrets (kind) that the spec refers to and the operator reads. Objects
+// that only kubelets read, such as image pull secrets, are not included.
 func Sources(cluster *v1alpha1.ApiServerCluster, kind string) (names []string) {
 	references := secretRefs(cluster)
 	if kind == "ConfigMap" {
@@ -21,7 +21,7 @@ func Sources(cluster *v1alpha1.ApiServerCluster, kind string) (names []string) {
 	return names
 }
 
-// configMapRefs returns the references to ConfigMaps, nil for those that are not set.
+// configMapRefs returns the references to ConfigMaps in the spec. Elements are nil if they are not set.
 func configMapRefs(cluster *v1alpha1.ApiServerCluster) (references []*corev1.LocalObjectReference) {
 	for _, part := range Parts(cluster) {
 		references = append(references, part.Files.ConfigMapRef)
@@ -34,7 +34,7 @@ func configMapRefs(cluster *v1alpha1.ApiServerCluster) (references []*corev1.Loc
 	return references
 }
 
-// secretRefs returns the references to Secrets, nil for those that are not set.
+// secretRefs returns the references to Secrets in the spec. Elements are nil if they are not set.
 func secretRefs(cluster *v1alpha1.ApiServerCluster) (references []*corev1.LocalObjectReference) {
 	for _, part := range Parts(cluster) {
 		references = append(references, part.Files.SecretRef)
@@ -56,6 +56,9 @@ func secretRefs(cluster *v1alpha1.ApiServerCluster) (references []*corev1.LocalO
 	}
 	if recovery := cluster.Spec.Recovery; recovery != nil {
 		references = append(references, restoreRefs(recovery.From, recovery.Encryption)...)
+	}
+	if final := cluster.Spec.Deletion.FinalBackup; final != nil {
+		references = append(references, backupRefs(&final.Destination, final.Encryption)...)
 	}
 	upgrade := &cluster.Spec.Maintenance.UpgradeBackup
 	return append(references, backupRefs(upgrade.Destination, upgrade.Encryption)...)

@@ -13,7 +13,7 @@ const (
 	recordVolume         = "member-record"
 )
 
-// mounted returns the path of a file of the certificate volume in the pod.
+// mounted returns the path of a file in the certificate volume of a pod.
 func mounted(file string) string { return certificateDirectory + "/" + file }
 
 // Claim returns the PersistentVolumeClaim of a member.
@@ -59,8 +59,8 @@ func mounts(replica Replica) []corev1.VolumeMount {
 	return mounts
 }
 
-// certificateSources returns only the files that a replica needs: no key of an authority, and no key of a trust domain
-// that the replica does not use.
+// certificateSources returns the files of the certificate volume. A replica gets only files that it needs: no key of an
+// authority, and no key of a trust domain that it does not use.
 func certificateSources(cluster *v1alpha1.ApiServerCluster, replica Replica) []corev1.VolumeProjection {
 	sources := []corev1.VolumeProjection{leafSource(cluster, "serving")}
 	if cluster.IsExtension() {
@@ -92,7 +92,8 @@ func certificateSources(cluster *v1alpha1.ApiServerCluster, replica Replica) []c
 }
 
 func leafSource(cluster *v1alpha1.ApiServerCluster, name string) corev1.VolumeProjection {
-	return source(SecretName(cluster, name), item(corev1.TLSCertKey, name+".crt"), item(corev1.TLSPrivateKeyKey, name+".key"))
+	return source(SecretName(cluster, name), item(corev1.TLSCertKey, name+".crt"),
+		item(corev1.TLSPrivateKeyKey, name+".key"))
 }
 
 func authoritySource(cluster *v1alpha1.ApiServerCluster, domain string) corev1.VolumeProjection {

@@ -11,21 +11,24 @@ import (
 )
 
 const (
-	// defragmentTimeout bounds one defragmentation: 8 GiB on a disk that writes 10 MiB/s.
+	// defragmentTimeout bounds one defragmentation. It suffices for 8 GiB, the largest quota, on a disk that writes 10
+	// MiB/s.
 	defragmentTimeout = 15 * time.Minute
-	// defragmentKeepAliveTimeout is how long a member may be too busy to respond to pings.
+	// defragmentKeepAliveTimeout is how long a member that is defragmenting may be too busy to respond to keepalive
+	// pings.
 	defragmentKeepAliveTimeout = time.Minute
 )
 
-// Defragmentation is a defragmentation that a Pool has started. It is immutable.
+// Defragmentation is the state of a defragmentation that a Pool has started. It is immutable: a Pool replaces it.
 type Defragmentation struct {
 	Member   string
 	Finished bool
-	Err      error // of a finished one
+	Err      error // why it has failed; nil while it runs or if it succeeded
 }
 
-// Defragment starts the defragmentation of the member with an ID, unless one of the cluster is already running in this
-// process. It has its own connection, so that neither Drop nor a client with other members interrupts it.
+// Defragment starts the defragmentation of a member in a goroutine, unless a defragmentation of the cluster is already
+// running in this process. The request has its own connection, so that neither Drop nor a change of the members
+// interrupts it.
 func (p *Pool) Defragment(cluster string, member Endpoint, id uint64, port string, credentials Credentials) {
 	if started := p.startDefragmentation(cluster, member.Name); started != nil {
 		go func() {
@@ -35,7 +38,8 @@ func (p *Pool) Defragment(cluster string, member Endpoint, id uint64, port strin
 	}
 }
 
-// startDefragmentation returns nil if a defragmentation of the cluster is running.
+// startDefragmentation records and returns a new defragmentation of a member. It returns nil if this process is already
+// defragmenting a member of the same cluster.
 func (p *Pool) startDefragmentation(cluster, member string) *Defragmentation {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -47,7 +51,8 @@ func (p *Pool) startDefragmentation(cluster, member string) *Defragmentation {
 	return started
 }
 
-// finishDefragmentation stores the result, unless the cluster was deleted meanwhile.
+// finishDefragmentation stores the result of the defragmentation started. It does nothing if another one has replaced
+// it, because the cluster was deleted (Forget) since it started.
 func (p *Pool) finishDefragmentation(cluster string, started *Defragmentation, err error) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -63,7 +68,7 @@ func (p *Pool) Defragmentation(cluster string) *Defragmentation {
 	return p.defragmentations[cluster]
 }
 
-// ForgetDefragmentation removes the result of a finished defragmentation.
+// ForgetDefragmentation removes the last defragmentation of a cluster if it is finished.
 func (p *Pool) ForgetDefragmentation(cluster string) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -72,7 +77,8 @@ func (p *Pool) ForgetDefragmentation(cluster string) {
 	}
 }
 
-// defragment returns when etcd has finished. It first checks that the member at the address has the ID.
+// defragment defragments a member and returns when etcd has responded. It first checks that the member at the address
+// has the given ID, because the address may have been assigned to another pod.
 func defragment(member Endpoint, id uint64, port string, credentials Credentials) error {
 	config, err := credentials.config()
 	if err != nil {
@@ -96,7 +102,7 @@ func defragment(member Endpoint, id uint64, port string, credentials Credentials
 	ctx, cancel := context.WithTimeout(context.Background(), defragmentTimeout)
 	defer cancel()
 	if _, err := client.Defragment(ctx, endpoint); err != nil {
-		return fmt.Errorf("defragmenting %s: %s", member.Name, status.Convert(err).Message())
+		return fmt.Errorf("defragment %s: %s", member.Name, status.Convert(err).Message())
 	}
 	return nil
 }

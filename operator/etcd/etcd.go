@@ -1,5 +1,10 @@
-// Package etcd is a client for the members of one embedded etcd: it reads the linearizable member list with the status
-// of each member, and executes single membership changes. It plans nothing; that is the task of package membership.
+// Package etcd is a client for the embedded etcd members of a cluster. It reads the linearizable member list with the
+// status of each member, and executes single membership changes. It decides nothing: package membership plans the
+// changes.
+//
+// A request is sent to one chosen member and never retried at another one by gRPC: a status belongs to the member that
+// reports it, and whether a change was executed must stay observable. All requests have timeouts of at most a few
+// seconds, except for defragmentations, which run in goroutines of the Pool.
 package etcd
 
 import (
@@ -15,42 +20,44 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Timeouts of one read and of one membership change.
+// readTimeout bounds one read, and changeTimeout one membership change.
 const (
 	readTimeout   = time.Second
 	changeTimeout = 5 * time.Second
 )
 
-// ErrUnreachable is returned when no member responded to a linearizable read, which needs a quorum.
+// ErrUnreachable is returned if no member has responded to a linearizable read. Such a read needs a quorum.
 var ErrUnreachable = errors.New("no etcd member responded to a linearizable read")
 
-// Credentials authenticate the client and the members. All are PEM.
+// Credentials authenticate the client to the members and the members to the client. All files are PEM.
 type Credentials struct {
-	Authority   []byte // signed the members' certificates
+	Authority   []byte // certificates of the authorities that sign the members' certificates
 	Certificate []byte
 	Key         []byte
-	ServerName  string // in the members' certificates. Members are addressed by IP, so that stale DNS answers cause no delay.
+	ServerName  string // in the members' certificates; connections use IP addresses, because DNS may be stale
 }
 
-// Endpoint is the name of a member's pod and its IP address.
+// Endpoint is a member's pod, by name, and its IP address.
 type Endpoint struct {
 	Name    string
 	Address string
 }
 
-// Client is a client for all members of one etcd cluster. It is not safe for concurrent use. The caller must Close it.
+// Client is a client for all members of one etcd cluster. It is not safe for concurrent use. Its owner must call Close.
 type Client struct {
 	endpoints []endpoint
-	leader    *clientv3.Client // leader as of the last Members, or nil
+	leader    *clientv3.Client // the client of the leader that the last call of Members has found, or nil
 }
 
-// endpoint has its own etcd client, so that a request is not retried at another member.
+// endpoint is the connection to one member. Each has its own etcd client, so that no request is retried at another
+// member.
 type endpoint struct {
 	name   string
 	client *clientv3.Client
 }
 
-// NewClient returns a client for endpoints at the port of the client URLs. It does not connect yet.
+// NewClient returns a client for the members at endpoints, whose client URLs have the given port. It does not connect
+// yet.
 func NewClient(endpoints []Endpoint, port string, credentials Credentials) (*Client, error) {
 	config, err := credentials.config()
 	if err != nil {
@@ -68,20 +75,25 @@ func NewClient(endpoints []Endpoint, port string, credentials Credentials) (*Cli
 	return c, nil
 }
 
-// newClient returns an etcd client that closes a connection whose keepalive pings get no response for keepAliveTimeout.
-func newClient(e Endpoint, port, serverName string, config *tls.Config, keepAliveTimeout time.Duration) (*clientv3.Client, error) {
+// newClient returns an etcd client for one member. It closes a connection on which a keepalive ping gets no response
+// within keepAliveTimeout.
+func newClient(
+	e Endpoint, port, serverName string, config *tls.Config, keepAliveTimeout time.Duration,
+) (*clientv3.Client, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{"https://" + net.JoinHostPort(e.Address, port)}, TLS: config, Logger: zap.NewNop(),
-		// gRPC verifies the certificate for the authority and ignores the ServerName of the TLS configuration.
+		// gRPC verifies the certificate for the authority of the connection, and ignores the ServerName of the TLS
+		// configuration.
 		DialOptions:     []grpc.DialOption{grpc.WithAuthority(serverName)},
 		MaxUnaryRetries: 1, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: keepAliveTimeout,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("creating a client for etcd member %s: %w", e.Name, err)
+		return nil, fmt.Errorf("create a client for etcd member %s: %w", e.Name, err)
 	}
 	return client, nil
 }
 
+// config returns the TLS configuration of a client with the credentials.
 func (c Credentials) config() (*tls.Config, error) {
 	pair, err := tls.X509KeyPair(c.Certificate, c.Key)
 	if err != nil {
@@ -96,14 +108,14 @@ func (c Credentials) config() (*tls.Config, error) {
 	}, nil
 }
 
-// Close closes all connections.
+// Close closes the connections to all members.
 func (c *Client) Close() {
 	for _, e := range c.endpoints {
 		_ = e.client.Close()
 	}
 }
 
-// clientOf returns the etcd client of a member, or nil.
+// clientOf returns the etcd client of the member with a name, or nil.
 func (c *Client) clientOf(name string) *clientv3.Client {
 	for _, e := range c.endpoints {
 		if e.name == name {

@@ -12,35 +12,42 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"quorate.dev/apiserver/config"
 	"quorate.dev/operator/parallel"
 	"quorate.dev/panics"
 )
 
-// Member is an entry of the member list with the status that the member reports.
+// Member is an entry of the member list together with the status that the member itself reports. Healthy and the fields
+// after it are zero if the member does not respond.
 type Member struct {
 	ID      uint64
-	Name    string // first label of the peer URL's host, which is known before the member has started
+	Name    string // name of the replica, from the peer URL; etcd's own name is empty until the member has started
 	PeerURL string
 	Learner bool
-	Started bool
-	Healthy bool // it responds and has a leader
+	Started bool // the member has published its client URLs, which it does when it first starts
+	Healthy bool // the member responds and knows a leader
 	Leader  bool
 	Applied uint64 // index of the last applied raft entry
-	Term    uint64 // of raft
+	Term    uint64 // raft term
 	// Revision is the revision of the last applied change.
 	Revision int64
 	Version  string
-	DBSize   int64 // bytes of the file
+	DBSize   int64 // size of the database file in bytes
 	InUse    int64 // bytes of DBSize that hold data
-	Quota    int64 // bytes
-	NoSpace  bool  // the alarm NOSPACE is raised, by this member or another
+	Quota    int64 // maximum of DBSize in bytes
+	NoSpace  bool  // the alarm NOSPACE of any member is raised
 	Alarms   []string
+	// Report is Quorate's own report of the member, which is not part of etcd's status. It is the zero value for learners
+	// and for members of releases without reports.
+	Report config.MemberReport
 }
 
-// Members returns the members with their status, or an error that wraps ErrUnreachable. It reads the list from the last
-// known leader, and from all members if that fails. It requests a member's status only if the member is in the list:
-// etcd panics on a status request to a member that has just been removed.
+// Members returns the members with their status, or an error that wraps ErrUnreachable. It reads the member list from
+// the last known leader, and if that fails from all members at the same time. It requests the status only of members in
+// the list, because etcd panics on a status request to a member that has just been removed.
 func (c *Client) Members(ctx context.Context) ([]Member, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*readTimeout)
 	defer cancel()
@@ -93,7 +100,8 @@ func (c *Client) list(ctx context.Context) ([]*etcdserverpb.Member, error) {
 			results <- r
 		}()
 	}
-	errs := make([]error, len(c.endpoints)) // in the order of the endpoints, because they become part of a status message
+	// The errors become part of a status message, which must not change with the order of the responses.
+	errs := make([]error, len(c.endpoints))
 	for range c.endpoints {
 		r := <-results
 		if r.err == nil {
@@ -104,7 +112,8 @@ func (c *Client) list(ctx context.Context) ([]*etcdserverpb.Member, error) {
 	return nil, errors.Join(append([]error{ErrUnreachable}, errs...)...)
 }
 
-// plain returns an error without gRPC's notation, because it becomes part of a status message.
+// plain returns the text of an error without gRPC's notation ("rpc error: code = ..."), because it becomes part of a
+// status message.
 func plain(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
 		return errors.New("no response")
@@ -115,6 +124,7 @@ func plain(err error) error {
 	return err
 }
 
+// memberOf returns an entry of the member list as a Member, without a status.
 func memberOf(entry *etcdserverpb.Member) Member {
 	m := Member{ID: entry.ID, Learner: entry.IsLearner, Started: len(entry.ClientURLs) > 0}
 	if len(entry.PeerURLs) > 0 {
@@ -124,8 +134,8 @@ func memberOf(entry *etcdserverpb.Member) Member {
 	return m
 }
 
-// readStatus sets the fields that the member itself reports. They stay zero if it does not respond, or if another
-// member responds at its address.
+// readStatus sets the fields that the member itself reports. They stay zero if the member does not respond, or if a
+// member with another ID responds at its address.
 func (m *Member) readStatus(ctx context.Context, client *clientv3.Client) {
 	status, err := client.Status(ctx, client.Endpoints()[0])
 	if err != nil || status.Header.MemberId != m.ID {
@@ -135,19 +145,34 @@ func (m *Member) readStatus(ctx context.Context, client *clientv3.Client) {
 	m.Applied, m.Version, m.DBSize, m.Alarms = status.RaftAppliedIndex, status.Version, status.DbSize, status.Errors
 	m.Term, m.Revision = status.RaftTerm, status.Header.Revision
 	m.InUse, m.Quota = status.DbSizeInUse, status.DbSizeQuota
-	m.NoSpace = slices.ContainsFunc(status.Errors, func(problem string) bool { return strings.Contains(problem, "NOSPACE") })
+	m.NoSpace = slices.ContainsFunc(status.Errors, func(problem string) bool {
+		return strings.Contains(problem, "NOSPACE")
+	})
+	m.readReport(ctx, client)
 }
 
-// Survivor is the state of a member's own data, which the member reports without a quorum.
+// readReport sets Report, and leaves it zero if the member does not implement the method.
+func (m *Member) readReport(ctx context.Context, client *clientv3.Client) {
+	var text wrapperspb.StringValue
+	if err := client.ActiveConnection().Invoke(ctx, config.MemberReportMethod, &emptypb.Empty{}, &text); err != nil {
+		return
+	}
+	if report, err := config.ParseMemberReport(text.GetValue()); err == nil {
+		m.Report = report
+	}
+}
+
+// Survivor is the state of a member's own data. A member reports it also without a quorum.
 type Survivor struct {
 	Name      string
 	Reachable bool
-	Revision  int64  // of its last applied change
-	Term      uint64 // of raft
-	Index     uint64 // last entry of its raft log
+	Revision  int64  // revision of the last applied change
+	Term      uint64 // raft term
+	Index     uint64 // index of the last entry in the raft log
 }
 
-// Survivors returns the state of the members with the given names. It works without a quorum.
+// Survivors returns the state of the members with the given names, in the same order. It works without a quorum: each
+// member reports its own data.
 func (c *Client) Survivors(ctx context.Context, names []string) []Survivor {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -161,6 +186,7 @@ func (c *Client) Survivors(ctx context.Context, names []string) []Survivor {
 	return survivors
 }
 
+// read sets the fields of the survivor if the member responds.
 func (s *Survivor) read(ctx context.Context, client *clientv3.Client) {
 	status, err := client.Status(ctx, client.Endpoints()[0])
 	if err != nil {
@@ -179,17 +205,17 @@ func nameOf(peerURL string) string {
 	return name
 }
 
-// AddLearner adds a learner.
+// AddLearner adds a learner to the member list. The learner starts later, with data from the leader.
 func (c *Client) AddLearner(ctx context.Context, peerURL string) error {
-	return c.change(ctx, "adding learner "+peerURL, func(ctx context.Context, client *clientv3.Client) error {
+	return c.change(ctx, "add learner "+peerURL, func(ctx context.Context, client *clientv3.Client) error {
 		_, err := client.MemberAddAsLearner(ctx, []string{peerURL})
 		return err
 	})
 }
 
-// Promote promotes a learner to voter.
+// Promote makes a learner a voter. etcd rejects it while the learner has not caught up.
 func (c *Client) Promote(ctx context.Context, id uint64) error {
-	return c.change(ctx, fmt.Sprintf("promoting member %x", id), func(ctx context.Context, client *clientv3.Client) error {
+	return c.change(ctx, fmt.Sprintf("promote member %x", id), func(ctx context.Context, client *clientv3.Client) error {
 		_, err := client.MemberPromote(ctx, id)
 		return err
 	})
@@ -197,22 +223,24 @@ func (c *Client) Promote(ctx context.Context, id uint64) error {
 
 // Remove removes a member.
 func (c *Client) Remove(ctx context.Context, id uint64) error {
-	return c.change(ctx, fmt.Sprintf("removing member %x", id), func(ctx context.Context, client *clientv3.Client) error {
+	return c.change(ctx, fmt.Sprintf("remove member %x", id), func(ctx context.Context, client *clientv3.Client) error {
 		_, err := client.MemberRemove(ctx, id)
 		return err
 	})
 }
 
-// MoveLeader moves the leadership to another voter.
+// MoveLeader transfers the leadership to another voter.
 func (c *Client) MoveLeader(ctx context.Context, to uint64) error {
-	return c.change(ctx, fmt.Sprintf("moving leadership to member %x", to), func(ctx context.Context, client *clientv3.Client) error {
+	return c.change(ctx, fmt.Sprintf("move leadership to member %x",
+		to), func(ctx context.Context, client *clientv3.Client) error {
 		_, err := client.MoveLeader(ctx, to)
 		return err
 	})
 }
 
-// change sends one request to the leader of the last Members: only the leader accepts MoveLeader, and other requests
-// need not be forwarded. It does not retry; the next Members shows whether a request without a response was executed.
+// change sends a request to the leader that the last call of Members has found: only the leader accepts MoveLeader, and
+// other requests need not be forwarded. It never retries. If the response is lost, the next call of Members shows
+// whether the change was executed.
 func (c *Client) change(ctx context.Context, what string, request func(context.Context, *clientv3.Client) error) error {
 	if c.leader == nil {
 		return fmt.Errorf("%s: the leader is unreachable", what)

@@ -6,26 +6,33 @@ import (
 	"sync"
 )
 
-// Pool caches one client per cluster while the members' addresses and credentials do not change, so that
-// reconciliations reuse connections. It is safe for concurrent use; the clients are not.
+// Pool caches one client per cluster for as long as the addresses and credentials of the members do not change, so that
+// reconciliations reuse connections. It also runs defragmentations and remembers acknowledged states, both of which
+// outlive a reconciliation. Pool is safe for concurrent use. A client that it returns is not: only one reconciliation
+// of a cluster runs at a time.
 type Pool struct {
 	mutex            sync.Mutex
 	clients          map[string]pooled
-	defragmentations map[string]*Defragmentation // by cluster; a value does not change
-	acknowledged     map[string]map[uint64]Acknowledged
+	defragmentations map[string]*Defragmentation // by cluster; the values are immutable
+	// acknowledged has the newest known state of each member, by cluster and member ID.
+	acknowledged map[string]map[uint64]Acknowledged
 }
 
 type pooled struct {
 	client    *Client
-	signature [sha256.Size]byte // of the arguments of Get
+	signature [sha256.Size]byte // hash of the arguments of Get
 }
 
 // NewPool returns an empty pool.
 func NewPool() *Pool {
-	return &Pool{clients: map[string]pooled{}, defragmentations: map[string]*Defragmentation{}, acknowledged: map[string]map[uint64]Acknowledged{}}
+	return &Pool{
+		clients: map[string]pooled{}, defragmentations: map[string]*Defragmentation{},
+		acknowledged: map[string]map[uint64]Acknowledged{},
+	}
 }
 
-// Get returns the client of a cluster. It belongs to the pool: the caller must not close it.
+// Get returns the client of a cluster, whose name is any unique string. The client belongs to the pool: callers must
+// not close it.
 func (p *Pool) Get(cluster string, endpoints []Endpoint, port string, credentials Credentials) (*Client, error) {
 	signature := sha256.Sum256(fmt.Append(nil, endpoints, port, credentials))
 	p.mutex.Lock()
@@ -42,15 +49,16 @@ func (p *Pool) Get(cluster string, endpoints []Endpoint, port string, credential
 	return client, nil
 }
 
-// Drop closes and removes the client of a cluster, if it has one.
+// Drop closes and removes the client of a cluster, if there is one. Results of defragmentations and acknowledged states
+// are kept.
 func (p *Pool) Drop(cluster string) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	p.drop(cluster)
 }
 
-// Forget drops the client and the defragmentation of a deleted cluster, even one in progress: a new cluster may have
-// the same name.
+// Forget drops everything about a deleted cluster, including a defragmentation in progress: a new cluster may have the
+// same name.
 func (p *Pool) Forget(cluster string) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()

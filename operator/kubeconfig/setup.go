@@ -16,26 +16,30 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// SetupWithManager adds the controller to a manager. Changes of a cluster, and of its Secrets that kubeconfigs depend on,
-// reconcile its kubeconfigs.
+// SetupWithManager adds the controller to a manager. In addition to its own objects, the controller watches clusters
+// and the two Secrets of each cluster that kubeconfigs are derived from.
 func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(manager).
 		For(&v1alpha1.ApiServerKubeconfig{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&corev1.Secret{}).
-		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) []reconcile.Request {
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(
+			ctx context.Context, secret client.Object,
+		) []reconcile.Request {
 			cluster := secret.GetLabels()[desired.ClusterLabel]
 			if name := secret.GetName(); name != cluster+"-"+desired.ClientDomain && name != cluster+"-"+desired.ServingSecret {
 				return nil
 			}
 			return r.kubeconfigsOf(ctx, secret.GetNamespace(), cluster)
 		})).
-		Watches(&v1alpha1.ApiServerCluster{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, cluster client.Object) []reconcile.Request {
+		Watches(&v1alpha1.ApiServerCluster{}, handler.EnqueueRequestsFromMapFunc(func(
+			ctx context.Context, cluster client.Object,
+		) []reconcile.Request {
 			return r.kubeconfigsOf(ctx, cluster.GetNamespace(), cluster.GetName())
 		})).
 		Complete(r)
 }
 
-// kubeconfigsOf returns requests for the kubeconfigs of a cluster.
+// kubeconfigsOf returns requests for all kubeconfigs that refer to a cluster.
 func (r *Reconciler) kubeconfigsOf(ctx context.Context, namespace, cluster string) (requests []reconcile.Request) {
 	list := &v1alpha1.ApiServerKubeconfigList{}
 	if cluster == "" || r.Client.List(ctx, list, client.InNamespace(namespace)) != nil {
@@ -43,7 +47,9 @@ func (r *Reconciler) kubeconfigsOf(ctx context.Context, namespace, cluster strin
 	}
 	for i := range list.Items {
 		if list.Items[i].Spec.ClusterRef.Name == cluster {
-			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: list.Items[i].Name}})
+			requests = append(requests, reconcile.Request{
+				NamespacedName: types.NamespacedName{Namespace: namespace, Name: list.Items[i].Name},
+			})
 		}
 	}
 	return requests

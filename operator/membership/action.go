@@ -9,17 +9,19 @@ import (
 // Kind is the kind of an action.
 type Kind string
 
-// The kinds of actions. Those of a recovery, and Bootstrap, Bootstrapped, StartJoin and FinishJoin, update the intent;
-// those of a defragmentation update the intent and etcd; the others change etcd or the hosting cluster.
+// The kinds of actions. StartRecovery, RestoreQuorum, DeclineRecovery, Bootstrap, Bootstrapped, StartJoin and
+// FinishJoin only update the intent in the status. StartDefragmentation, ResumeDefragmentation and
+// FinishDefragmentation update the intent and may send a request to etcd. All other actions change etcd's membership or
+// objects of the hosting cluster.
 const (
 	Wait         Kind = "Wait"
-	Bootstrap    Kind = "Bootstrap"    // Names become the initial members
-	Bootstrapped Kind = "Bootstrapped" // the initial members have formed a quorum
-	StartJoin    Kind = "StartJoin"    // Name becomes the joining member
-	FinishJoin   Kind = "FinishJoin"   // there is no joining member any more
+	Bootstrap    Kind = "Bootstrap"    // record Names as the initial members
+	Bootstrapped Kind = "Bootstrapped" // record that the initial members have formed a quorum
+	StartJoin    Kind = "StartJoin"    // record Name as the joining member
+	FinishJoin   Kind = "FinishJoin"   // record that no member is joining
 	AddLearner   Kind = "AddLearner"
-	// StartRecovery selects the member Name and enters RecoveryStopping. RestoreQuorum makes it the only initial member of an
-	// etcd that is not bootstrapped, and enters RecoveryRestoring. DeclineRecovery records a request as not needed.
+	// StartRecovery selects the member Name and enters RecoveryStopping. RestoreQuorum makes it the only initial member of
+	// an etcd that is not bootstrapped, and enters RecoveryRestoring. DeclineRecovery records a request as not needed.
 	StartRecovery   Kind = "StartRecovery"
 	RestoreQuorum   Kind = "RestoreQuorum"
 	DeclineRecovery Kind = "DeclineRecovery"
@@ -35,8 +37,12 @@ const (
 	RemoveMember Kind = "RemoveMember"
 	CreateClaim  Kind = "CreateClaim"
 	DeleteClaim  Kind = "DeleteClaim"
-	CreatePod    Kind = "CreatePod"    // of a member
-	CreateServer Kind = "CreateServer" // pod of a stateless server
+	// KeepClaim marks the claim of a member that is removed next, so that it is not deleted. ReleaseClaim removes a marked
+	// claim from the cluster without deleting it.
+	KeepClaim    Kind = "KeepClaim"
+	ReleaseClaim Kind = "ReleaseClaim"
+	CreatePod    Kind = "CreatePod"    // create the pod of a member
+	CreateServer Kind = "CreateServer" // create the pod of a stateless server
 	DeletePod    Kind = "DeletePod"
 )
 
@@ -44,11 +50,11 @@ const (
 type Action struct {
 	Kind   Kind
 	Name   string   // replica that the action is about
-	Names  []string // of Bootstrap
+	Names  []string // initial members, for Bootstrap
 	ID     uint64   // etcd's ID of the member Name
-	To     string   // of MoveLeader: the next leader
+	To     string   // next leader, for MoveLeader
 	ToID   uint64
-	Reason string // of Wait: what Plan waits for, as a sentence; of the others: the cause, as a clause
+	Reason string // for Wait, a sentence about the obstacle; for other kinds, the cause as a clause
 }
 
 // Describe describes the action for events and conditions.
@@ -81,17 +87,18 @@ func (a Action) Describe() string {
 	return fmt.Sprintf("%s %s: %s", verbs[a.Kind], a.Name, a.Reason)
 }
 
-// verbs begin the descriptions of actions on one replica that have a cause.
+// verbs are the first words of the description of an action whose Reason is its cause.
 var verbs = map[Kind]string{
 	StartJoin: "Adding member", FinishJoin: "Finished adding member", RemoveMember: "Removed member",
 	CreateClaim: "Created PersistentVolumeClaim", DeleteClaim: "Deleted PersistentVolumeClaim",
 	StartDefragmentation: "Defragmenting", ResumeDefragmentation: "Defragmenting again",
+	KeepClaim: "Keeping PersistentVolumeClaim", ReleaseClaim: "Released PersistentVolumeClaim",
 	CreatePod: "Created Pod", CreateServer: "Created Pod", DeletePod: "Deleted Pod",
 }
 
-// Apply returns the observation after an action, and whether the outcome of the action is certain. It is certain for
-// new objects and intents: a plan from the returned observation is the same as one from a fresh observation. Every
-// other action needs a fresh observation.
+// Apply returns the observation after an action, and whether the outcome of the action is certain. The outcome is
+// certain for created objects and recorded intents: a plan from the returned observation equals a plan from a fresh
+// observation. After every other action, the caller must observe the cluster again.
 func (o Observation) Apply(a Action) (Observation, bool) {
 	switch a.Kind {
 	case Bootstrap:
@@ -110,6 +117,7 @@ func (o Observation) Apply(a Action) (Observation, bool) {
 	return o, true
 }
 
+// nextOrdinalAfter returns the next ordinal once members with the given names exist. It never decreases.
 func (o Observation) nextOrdinalAfter(names ...string) int {
 	next := o.Intent.NextOrdinal
 	for _, name := range names {

@@ -13,12 +13,12 @@ const (
 	alarmRepair = 5  // unused space that lets the member disarm the alarm NOSPACE, once it is released
 )
 
-// Database is the use of a member's database, in bytes. The zero value is unknown.
+// Database is the use of a member's database. All sizes are in bytes. The zero value means that the use is unknown.
 type Database struct {
-	Size    int64 // of the file
-	InUse   int64 // of Size, that hold data
+	Size    int64 // size of the database file
+	InUse   int64 // part of Size that holds data
 	Quota   int64
-	NoSpace bool // the alarm NOSPACE is raised, by this member or another
+	NoSpace bool // any member of the cluster has raised the alarm NOSPACE
 }
 
 // unused returns the space that a defragmentation releases.
@@ -27,23 +27,25 @@ func (d Database) unused() int64 { return max(0, d.Size-d.InUse) }
 // Defragmentation is the configuration of defragmentations, and the one in progress.
 type Defragmentation struct {
 	Enabled     bool
-	FreePercent int           // share of the file that is unused
-	MinFree     int64         // unused bytes
-	Interval    time.Duration // between two of the same member
+	FreePercent int           // minimum unused share of the file, in percent
+	MinFree     int64         // minimum unused space, in bytes
+	Interval    time.Duration // minimum time between two defragmentations of the same member
 	Now         time.Time
-	RetryAfter  time.Time // earliest time after a failure
-	Failures    int       // since the last success
-	Held        string    // why only the alarm NOSPACE is a reason to defragment now, or ""
+	RetryAfter  time.Time // earliest time of the next defragmentation after a failure
+	Failures    int       // number of failures since the last success
+	Held        string    // why only the alarm NOSPACE is a reason to defragment, such as a maintenance window; or ""
 
-	// Member is being defragmented. It is persisted before the request, because two members must not be defragmented
-	// at the same time, even after a crash: a member does not respond meanwhile, and finishes without the operator.
+	// Member is the member that is being defragmented. It is persisted in the status before the request is sent, because
+	// the operator may crash: a member does not respond during its defragmentation and finishes it without the operator,
+	// and two members must never be defragmented at the same time.
 	Member   string
 	Running  bool   // this process waits for the response
 	Finished bool   // this process has the response
-	Failure  string // of a finished one; "" if it succeeded
+	Failure  string // error of the finished defragmentation; "" if it succeeded
 }
 
-// awaitDefragmentation waits for the defragmentation in progress. Until then, healthy members are left alone.
+// awaitDefragmentation waits for the defragmentation in progress. Until it is finished, healthy members are neither
+// restarted nor removed.
 func (v *view) awaitDefragmentation() (Action, bool) {
 	d := v.Defragmentation
 	if d.Member == "" {
@@ -63,9 +65,9 @@ func (v *view) awaitDefragmentation() (Action, bool) {
 	return Action{Kind: ResumeDefragmentation, Name: d.Member, ID: m.ID, Reason: "the operator has restarted"}, true
 }
 
-// defragment releases the unused space of databases to the file system, one member at a time. The leader is last,
-// after it has moved its leadership. It runs only while nothing else changes and etcd keeps its quorum without the
-// member.
+// defragment releases the unused space of databases to the file system, one member at a time. The leader is last, after
+// it has transferred its leadership. A defragmentation begins only while no other change is in progress and the other
+// voters are a quorum.
 func (v *view) defragment() (Action, bool) {
 	d := v.Defragmentation
 	if !d.Enabled || d.Now.Before(d.RetryAfter) {
@@ -83,10 +85,12 @@ func (v *view) defragment() (Action, bool) {
 	if len(candidates) == 0 {
 		return Action{}, false
 	}
-	// Each failure selects another member, so that one that always fails, as on a full volume, does not delay the others
-	// forever. The order does not depend on the leader then: moving the leadership must not change the selection.
+	// Each failure selects the next candidate, so that a member whose defragmentation always fails, for example on a full
+	// volume, does not delay the other members forever. After a failure, the selection does not depend on the leader,
+	// because moving the leadership must not change it.
 	m := candidates[d.Failures%len(candidates)]
-	if follower := slices.IndexFunc(candidates, func(m Member) bool { return !m.Leader }); d.Failures == 0 && follower >= 0 {
+	if follower := slices.IndexFunc(candidates, func(m Member) bool { return !m.Leader }); d.Failures == 0 &&
+		follower >= 0 {
 		m = candidates[follower]
 	}
 	if next, ok := v.successor(m.Name); ok && m.Leader {

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// bootstrap starts the initial members together. Nothing is stored yet, so nothing can be lost. All claims are created
-// before the first pod, so that from the first pod on a missing claim means a lost volume. A backup is restored into the
-// volume of a single initial member; the others join it.
+// bootstrap starts all initial members. etcd has no data yet, so nothing can be lost. All claims are created before the
+// first pod; once a pod exists, a missing claim therefore means a lost volume. A backup is restored into the volume of
+// a single initial member; further members join it.
 func (v *view) bootstrap() (Action, bool) {
 	if len(v.Intent.InitialMembers) == 0 {
 		names := v.initialMembers()
@@ -38,8 +38,8 @@ func (v *view) bootstrap() (Action, bool) {
 	return Action{Kind: Wait, Reason: "Waiting for the initial members to form a quorum"}, true
 }
 
-// initialMembers returns the owners of existing claims, which are the members if the status was lost, or else new
-// names.
+// initialMembers returns the names of the claims that have a volume: if there are claims, the status was lost and their
+// owners are the members. Without claims it returns new names, one if a backup is restored and Voters otherwise.
 func (v *view) initialMembers() []string {
 	var names []string
 	for _, claim := range v.Claims {
@@ -58,10 +58,12 @@ func (v *view) initialMembers() []string {
 }
 
 // recoverQuorum takes only actions that are safe without a quorum: it recreates the pods of members that have their
-// volumes and, once the quorum has been lost for a while, restarts outdated pods from the present spec, unless an upgrade is held.
+// volumes and, once the quorum has been lost for a while, restarts outdated pods from the present spec, unless an
+// upgrade is held.
 func (v *view) recoverQuorum() (Action, bool) {
 	for _, claim := range v.Claims {
-		if action, ok := v.ensurePod(claim.Name, "etcd has no quorum", v.QuorumLost && v.UpgradeHeld == ""); ok && v.hasVolume(claim.Name) {
+		if action, ok := v.ensurePod(claim.Name, "etcd has no quorum", v.QuorumLost && v.UpgradeHeld == ""); ok &&
+			v.hasVolume(claim.Name) {
 			return action, true
 		}
 	}
@@ -87,7 +89,7 @@ func (v *view) ensurePod(name, reason string, replaceOutdated bool) (Action, boo
 	return Action{}, false
 }
 
-// advanceJoin takes the joining member from the intent to a voter, or gives up.
+// advanceJoin takes the joining member from the recorded intent to a voter, or ends its join if it timed out.
 func (v *view) advanceJoin() (Action, bool) {
 	for _, m := range v.learners {
 		if m.Name != v.Intent.JoiningMember {
@@ -113,7 +115,9 @@ func (v *view) advanceJoin() (Action, bool) {
 	return v.promote(m), true
 }
 
-// promote makes a learner a voter once it has caught up.
+// promote makes a learner a voter once it has caught up. The new voter must not put the quorum at risk: with it, the
+// healthy voters must be a quorum of the larger membership. Otherwise the learner waits; it counts for no quorum, so
+// that waiting costs nothing.
 func (v *view) promote(m Member) Action {
 	switch {
 	case len(v.voters) >= v.desiredVoters():
@@ -132,7 +136,9 @@ func (v *view) promote(m Member) Action {
 	return Action{Kind: Promote, Name: m.Name, ID: m.ID}
 }
 
-// caughtUp mirrors the rule of etcd's MemberPromote (isLearnerReady): the learner has applied 90% of the leader's log.
+// caughtUp approximates the rule of etcd's MemberPromote (isLearnerReady): the learner has 90% of the leader's log.
+// etcd compares the replicated indexes, which only the leader knows; caughtUp compares the applied indexes, which
+// members report. etcd refuses a promotion that comes too early, which is then tried again.
 func (v *view) caughtUp(learner Member) bool {
 	for _, m := range v.voters {
 		if m.Leader {
@@ -143,7 +149,8 @@ func (v *view) caughtUp(learner Member) bool {
 }
 
 // replaceVoter removes a voter that cannot recover; startJoin then adds another one. Unhealthy voters are removed
-// first. A healthy voter without a volume is removed too: its process has the files open but cannot restart.
+// first. A healthy voter whose volume is lost is removed too: its process has the deleted files open, and cannot
+// restart.
 func (v *view) replaceVoter() (Action, bool) {
 	var candidates []Member
 	for _, m := range v.voters {
@@ -168,8 +175,9 @@ func (v *view) replaceVoter() (Action, bool) {
 	return v.removeVoter(candidates[0], reason)
 }
 
-// shrink removes surplus voters. If the quorum allows it, the pod stops before its member is removed: an API server cannot
-// finish its requests once its member has left.
+// shrink removes surplus voters. If the quorum allows it, the pod stops before its member is removed: an API server
+// cannot finish its requests once its member has left. A voter that became healthy only recently is not stopped yet
+// (Member.Unrecorded), because it would be unknown afterwards whether the other members have its writes.
 func (v *view) shrink() (Action, bool) {
 	candidate, ok := v.surplusVoter()
 	if !ok {
@@ -179,9 +187,16 @@ func (v *view) shrink() (Action, bool) {
 	pod, exists := v.pods[candidate.Name]
 	if exists && candidate.Healthy && v.restartable(candidate.Name) {
 		if pod.Terminating {
-			return Action{Kind: Wait, Name: pod.Name, Reason: "Waiting for pod " + pod.Name + " to stop before removing its member"}, true
+			return Action{
+				Kind: Wait, Name: pod.Name, Reason: "Waiting for pod " + pod.Name + " to stop before removing its member",
+			}, true
 		}
 		action, ok := v.removeVoter(candidate, reason)
+		if action.Kind == RemoveMember && candidate.Unrecorded {
+			return Action{Kind: Wait, Name: candidate.Name,
+				Reason: "Waiting until " + candidate.Name + " has compared its data with the leader's before removing it (" +
+					reason + ")"}, true
+		}
 		if action.Kind == RemoveMember {
 			action = Action{Kind: DeletePod, Name: candidate.Name, Reason: reason}
 		}
@@ -190,19 +205,19 @@ func (v *view) shrink() (Action, bool) {
 	return v.removeVoter(candidate, reason)
 }
 
-// surplusVoter returns the next voter to remove because there are more than desired: one that is not healthy, or else the
-// last.
+// surplusVoter returns the next voter to remove if there are more voters than desired: an unhealthy voter, or else the
+// last one. A member that may have the only copy of acknowledged writes is never surplus.
 func (v *view) surplusVoter() (Member, bool) {
 	if len(v.voters) <= v.Voters {
 		return Member{}, false
 	}
-	candidate := v.voters[len(v.voters)-1]
+	candidate, found := Member{}, false
 	for _, m := range v.voters {
-		if !m.Healthy {
-			candidate = m
+		if !m.Kept && (!found || !m.Healthy || candidate.Healthy) {
+			candidate, found = m, true
 		}
 	}
-	return candidate, true
+	return candidate, found
 }
 
 // startJoin chooses the name of the next member if voters are missing.
@@ -210,14 +225,21 @@ func (v *view) startJoin() (Action, bool) {
 	if len(v.voters) >= v.desiredVoters() || v.Intent.JoiningMember != "" {
 		return Action{}, false
 	}
+	// While such a voter exists, advanceJoin would never add the learner.
+	if i := slices.IndexFunc(v.voters, func(m Member) bool { return m.Kept }); i >= 0 {
+		name := v.voters[i].Name
+		return Action{
+			Kind: Wait, Name: name, Reason: "Not adding a member while " + name + " is kept for its acknowledged writes",
+		}, true
+	}
 	return Action{
 		Kind: StartJoin, Name: Name(v.Cluster, v.nextOrdinal()),
 		Reason: fmt.Sprintf("etcd has %d of %d voters", len(v.voters), v.desiredVoters()),
 	}, true
 }
 
-// desiredVoters is Voters, or 2 while a single voter runs without its volume: a second voter takes over its data, after
-// which the first one can be removed.
+// desiredVoters returns Voters, or 2 while a single voter runs without its volume: the second voter copies the data,
+// after which the first one can be removed.
 func (v *view) desiredVoters() int {
 	if len(v.voters) == 1 && v.needsReplacement(v.voters[0]) {
 		return max(2, v.Voters)
@@ -225,7 +247,9 @@ func (v *view) desiredVoters() int {
 	return v.Voters
 }
 
-// removeVoter returns the next action of removing a voter. A leader first moves its leadership.
+// removeVoter returns the next action of removing a voter, or Wait while its removal would risk the quorum, the
+// availability of the API or the hold of an upgrade. A healthy leader first moves its leadership, so that the removal
+// causes no election; a claim that may have the only copy of acknowledged writes is first marked.
 func (v *view) removeVoter(m Member, reason string) (Action, bool) {
 	if v.UpgradeHeld != "" {
 		return Action{Kind: Wait, Name: m.Name, Reason: v.UpgradeHeld}, true
@@ -241,6 +265,9 @@ func (v *view) removeVoter(m Member, reason string) (Action, bool) {
 	}
 	if next, ok := v.successor(m.Name); ok && m.Leader && m.Healthy {
 		return moveLeader(m, next, reason), true
+	}
+	if m.Unproven != "" && v.hasVolume(m.Name) && !v.claims[m.Name].Kept {
+		return Action{Kind: KeepClaim, Name: m.Name, Reason: m.Unproven}, true
 	}
 	return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: reason}, true
 }

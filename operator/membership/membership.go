@@ -9,12 +9,13 @@ type Observation struct {
 	Replicas    int    // desired API servers
 	Voters      int    // desired voters: 1, 3 or 5
 	Intent      Intent
-	Restoring   bool // a backup has to be restored into the volume of the only initial member
+	Taken       []string // names of released claims, which no new member may get
+	Restoring   bool     // a backup has to be restored into the volume of the only initial member
 	Recovery    Recovery
-	RolloutHeld string // why healthy pods are not restarted for an outdated spec; "": they are
-	// UpgradeHeld is why outdated members keep their image, or "". While it is set, no member is removed and no
-	// outdated member restarts, not even an unhealthy one: etcd changes its data once all members have the new
-	// version.
+	RolloutHeld string // why healthy pods are not restarted for an outdated spec, or ""
+	// UpgradeHeld is the reason why outdated members keep their image, or "". While it is set, no member is removed and no
+	// outdated member restarts, not even an unhealthy one, because etcd changes its data as soon as all members have the
+	// new version.
 	UpgradeHeld string
 	// Defragmentation is the configuration and the state of defragmentations.
 	Defragmentation Defragmentation
@@ -39,24 +40,33 @@ type Member struct {
 	ID      uint64
 	Name    string
 	Learner bool
-	Started bool // it has joined the cluster at least once
-	Healthy bool // it responds, has a leader and no alarm
+	Started bool // the member has joined the cluster at least once
+	Healthy bool // the member responds, knows a leader and has no alarm
 	Leader  bool
 	Applied uint64 // raft index
-	Lost    bool   // unhealthy for too long, or its data is damaged, while another member with the same pod template is healthy
-	Refuses bool   // it does not start, because its volume does not have the data that it has voted with
+	// Lost is set if the member is unhealthy for too long, or its data is damaged, while another member with the same pod
+	// template is healthy.
+	Lost    bool
+	Kept    bool // the member has stopped, and may have the only copy of acknowledged writes
+	Refuses bool // the member exits, because its volume does not have the data that it has voted with
+	// Unproven is the reason, as a clause, why a voter that does not run may have the only copy of acknowledged writes. It
+	// is "" if the other members are known to have all of them.
+	Unproven string
+	// Unrecorded is set while a healthy voter would become Unproven if its pod were deleted, because it became healthy so
+	// recently that the runs of the other members are not recorded yet.
+	Unrecorded bool
 
 	Database     Database
-	Defragmented time.Time // when its database was last defragmented; zero: never
+	Defragmented time.Time // time at which the member's database was last defragmented; zero: never
 }
 
 // Pod is the pod of one replica.
 type Pod struct {
 	Name        string
-	Member      bool // it runs an etcd member; otherwise it is a stateless server
+	Member      bool // the pod runs an etcd member; otherwise it is a stateless server
 	Ready       bool
-	Outdated    bool // it was created from an older spec
-	Failed      bool // its phase is Failed or Succeeded, so the kubelet does not restart it
+	Outdated    bool // the pod was created from an older spec
+	Failed      bool // the phase is Failed or Succeeded, so the kubelet does not restart the pod
 	Terminating bool
 }
 
@@ -64,7 +74,8 @@ type Pod struct {
 type Claim struct {
 	Name        string
 	Lost        bool // the claim exists but its volume does not
-	Replaced    bool // the claim is not the one on which the member has started: it was deleted and created again
+	Replaced    bool // the claim was deleted and created again since the member started on it
+	Kept        bool // the claim may have the only copy of acknowledged writes, so it is never deleted
 	Terminating bool
 }
 
@@ -79,7 +90,7 @@ func Plan(o Observation) Action {
 	return Action{Kind: Wait}
 }
 
-// step returns its action, or false if there is nothing to do.
+// A step returns its action, or false if there is nothing to do.
 type step func(*view) (Action, bool)
 
 // steps returns the steps that apply in the present state of etcd, most urgent first.

@@ -13,8 +13,9 @@ const (
 	reasonUnreadyOutdated = "it is not ready and its spec is outdated"
 )
 
-// ensureMemberPods creates the claim of a new learner, and the pod of each member that has its volume. A voter without
-// its claim gets neither: it must not restart without its data. A surplus voter whose pod has stopped is removed next.
+// ensureMemberPods creates the claim of a new learner, and the pod of each member that has its volume. For a voter
+// without its claim it creates neither a claim nor a pod: a voter must not restart without its data. It also leaves a
+// surplus voter without a pod alone, because shrink removes that voter next.
 func (v *view) ensureMemberPods() (Action, bool) {
 	surplus, shrinking := v.surplusVoter()
 	for _, m := range v.Members {
@@ -38,8 +39,8 @@ func (v *view) replacing() bool {
 	return slices.ContainsFunc(v.voters, v.needsReplacement)
 }
 
-// cleanUp deletes the pods, then the claims, of former members. If the joining member is one of them, its join ends,
-// because its name must not be used again.
+// cleanUp deletes the pods, then the claims, of former members. If the joining member is a former member, because it
+// was removed from etcd, its join ends: the next member gets a new name.
 func (v *view) cleanUp() (Action, bool) {
 	for _, pod := range v.Pods {
 		if _, ok := v.member(pod.Name); ok || !pod.Member {
@@ -59,7 +60,13 @@ func (v *view) cleanUp() (Action, bool) {
 		if claim.Name == v.Intent.JoiningMember {
 			return Action{Kind: FinishJoin, Name: claim.Name, Reason: "it was removed from etcd"}, true
 		}
-		if _, running := v.pods[claim.Name]; !running && !claim.Terminating {
+		switch _, running := v.pods[claim.Name]; {
+		case running || claim.Terminating:
+		case claim.Kept:
+			return Action{
+				Kind: ReleaseClaim, Name: claim.Name, Reason: "it may have acknowledged writes that the members lack",
+			}, true
+		default:
 			return Action{Kind: DeleteClaim, Name: claim.Name, Reason: "not an etcd member"}, true
 		}
 	}
@@ -92,6 +99,7 @@ func (v *view) scaleServers() (Action, bool) {
 	return Action{}, false
 }
 
+// scale returns the reason of an action of scaleServers.
 func scale(from, to int) string {
 	return fmt.Sprintf("scaling API servers without etcd from %d to %d", from, to)
 }
@@ -119,12 +127,16 @@ func surplusServer(servers []Pod) Pod {
 	return servers[len(servers)-1]
 }
 
-// hibernate deletes all pods: servers, followers, then the leader, so that followers stop without an election. Claims and
-// the membership stay, and the members start again like those of a lost quorum. The process of a member without its volume
-// has the only copy of its data: it is deleted first, and only while the others are known to be a quorum.
+// hibernate deletes all pods: servers first, then followers, then the leader, so that stopping a follower causes no
+// election. Claims and the membership stay. When the cluster is scaled up, its members start as after a lost quorum
+// (recoverQuorum). A running member whose volume is lost has the only copy of its data in its process, which a deletion
+// of its pod destroys: such pods are deleted before the pods of other members, and only while the voters with volumes
+// are a quorum.
 func (v *view) hibernate() (Action, bool) {
 	if v.HasQuorum && v.Intent.Bootstrapped && v.withVolume() < Quorum(len(v.voters)) {
-		return Action{Kind: Wait, Reason: "Not hibernating while most voters have lost their volumes: scale up to replace them"}, true
+		return Action{
+			Kind: Wait, Reason: "Not hibernating while most voters have lost their volumes: scale up to replace them",
+		}, true
 	}
 	pods := slices.SortedStableFunc(slices.Values(v.Pods), func(a, b Pod) int {
 		return cmp.Compare(v.hibernationOrder(a), v.hibernationOrder(b))
@@ -133,7 +145,9 @@ func (v *view) hibernate() (Action, bool) {
 		switch {
 		case pod.Terminating:
 		case pod.Member && !v.hasVolume(pod.Name) && !v.HasQuorum:
-			return Action{Kind: Wait, Reason: "Not hibernating " + pod.Name + ": its volume is lost and etcd has no quorum"}, true
+			return Action{
+				Kind: Wait, Reason: "Not hibernating " + pod.Name + ": its volume is lost and etcd has no quorum",
+			}, true
 		default:
 			return Action{Kind: DeletePod, Name: pod.Name, Reason: "the cluster has no replicas"}, true
 		}
@@ -141,6 +155,8 @@ func (v *view) hibernate() (Action, bool) {
 	return Action{}, false
 }
 
+// hibernationOrder returns the rank in which hibernate deletes a pod: servers, members without their volume, followers,
+// the leader.
 func (v *view) hibernationOrder(pod Pod) int {
 	m, _ := v.member(pod.Name)
 	switch {
@@ -154,7 +170,7 @@ func (v *view) hibernationOrder(pod Pod) int {
 	return 3
 }
 
-// withVolume returns the number of voters that have their volume.
+// withVolume returns the number of voters whose claim is the one on which they have started.
 func (v *view) withVolume() int {
 	n := 0
 	for _, m := range v.voters {
@@ -178,8 +194,8 @@ func (v *view) restartUnready() (Action, bool) {
 	return Action{}, false
 }
 
-// rollOut restarts outdated pods one at a time, each once the previous one is ready: servers, followers, then the
-// leader.
+// rollOut restarts outdated pods one at a time, each after the previous pod is ready: servers first, then followers,
+// then the leader.
 func (v *view) rollOut() (Action, bool) {
 	if !v.outdated() {
 		return Action{}, false
@@ -209,7 +225,7 @@ func (v *view) rollOut() (Action, bool) {
 	return v.restart(leader.Name)
 }
 
-// rolloutBlocked returns what the rollout waits for, or "".
+// rolloutBlocked returns a sentence with the reason why the rollout has to wait before it restarts the next pod, or "".
 func (v *view) rolloutBlocked() string {
 	for _, m := range v.Members {
 		if !m.Healthy || m.Learner {
@@ -227,6 +243,8 @@ func (v *view) rolloutBlocked() string {
 	return ""
 }
 
+// restart deletes an outdated pod, which the next plans create again from the present spec, unless etcd would lose its
+// quorum.
 func (v *view) restart(name string) (Action, bool) {
 	if !v.restartable(name) {
 		return Action{Kind: Wait, Name: name, Reason: "Waiting for healthy voters before restarting " + name}, true

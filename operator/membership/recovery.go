@@ -24,9 +24,9 @@ const (
 // Recovery is a request to continue without a quorum. Only users create requests.
 type Recovery struct {
 	Stage        RecoveryStage
-	Member       string // to continue from; empty: the one with the newest data
+	Member       string // member to continue from; "": the member with the newest data
 	FromBackup   bool   // a new member starts with the data of a backup
-	Replacing    bool   // the request replaces one that has not completed
+	Replacing    bool   // the request replaces an earlier request that has not completed
 	JobRunning   bool   // a pod of an earlier attempt still uses a volume
 	Survivors    []Survivor
 	SelectedName string // the member that the recorded request continues with
@@ -65,18 +65,24 @@ func (v *view) startRecovery() (Action, bool) {
 	case r.Stage != RecoveryRequested || !v.QuorumLost && !r.Replacing:
 		return Action{}, false
 	case r.FromBackup:
-		return Action{Kind: StartRecovery, Name: Name(v.Cluster, v.nextOrdinal()), Reason: "a new member, with the data of the backup"}, true
+		return Action{
+			Kind: StartRecovery, Name: Name(v.Cluster, v.nextOrdinal()), Reason: "a new member, with the data of the backup",
+		}, true
 	case r.Member != "" && !v.mountable(r.Member):
 		return Action{Kind: Wait, Reason: "Not recovering from " + r.Member + ": it has no volume"}, true
 	case r.Member != "":
 		return Action{Kind: StartRecovery, Name: r.Member, Reason: "selected by the request"}, true
 	}
-	best, ok := Best(slices.DeleteFunc(slices.Clone(v.Recovery.Survivors), func(s Survivor) bool { return !v.mountable(s.Name) }))
+	best, ok := Best(slices.DeleteFunc(slices.Clone(v.Recovery.Survivors), func(s Survivor) bool {
+		return !v.mountable(s.Name)
+	}))
 	if !ok {
 		return Action{Kind: Wait, Reason: "No member with a volume reports its data: " +
 			"select a member or a backup in spec.recovery"}, true
 	}
-	return Action{Kind: StartRecovery, Name: best.Name, Reason: fmt.Sprintf("its revision %d is the newest", best.Revision)}, true
+	return Action{
+		Kind: StartRecovery, Name: best.Name, Reason: fmt.Sprintf("its revision %d is the newest", best.Revision),
+	}, true
 }
 
 // stopForRecovery deletes all pods and waits until their processes have stopped: members that still run, for example
@@ -100,8 +106,8 @@ func (v *view) stopForRecovery() (Action, bool) {
 	return Action{Kind: RestoreQuorum, Name: name, Names: []string{name}}, true
 }
 
-// awaitRecovery waits for the data of the only initial member. It deletes pods that another operator has created from
-// stale state after all pods had stopped.
+// awaitRecovery waits until the data of the only initial member is prepared. It deletes pods that a second operator
+// instance with stale state has created since all pods stopped.
 func (v *view) awaitRecovery() Action {
 	for _, pod := range v.Pods {
 		if !pod.Terminating {

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// view is an observation sorted by ordinal, with lookups by name.
+// view is an observation sorted by ordinal, with lookups by name. Invariant: voters and learners together are Members.
 type view struct {
 	Observation
 	voters   []Member
 	learners []Member
-	pods     map[string]Pod
-	claims   map[string]Claim
+	pods     map[string]Pod   // by name; a pod has the name of its replica
+	claims   map[string]Claim // by name of the member
 }
 
 func newView(o Observation) *view {
@@ -40,7 +40,7 @@ func newView(o Observation) *view {
 // Name returns the name of the replica with an ordinal.
 func Name(cluster string, ordinal int) string { return cluster + "-" + strconv.Itoa(ordinal) }
 
-// Ordinal returns the ordinal in a replica's name, or -1 if the name is not one of the cluster's.
+// Ordinal returns the ordinal in a replica's name, or -1 if the name is not CLUSTER-ORDINAL.
 func Ordinal(cluster, name string) int {
 	text, ok := strings.CutPrefix(name, cluster+"-")
 	if !ok {
@@ -66,10 +66,11 @@ func (v *view) member(name string) (Member, bool) {
 	return v.Members[i], true
 }
 
-// hasVolume reports whether a member has the volume on which it has started.
+// hasVolume reports whether a member's claim exists, can be mounted, and is the claim on which the member has started.
 func (v *view) hasVolume(name string) bool { return v.mountable(name) && !v.claims[name].Replaced }
 
-// mountable reports whether the claim of a member exists and can be mounted, with whatever data.
+// mountable reports whether the claim of a member exists and can be mounted. Its volume may contain other data, if the
+// claim was deleted and created again.
 func (v *view) mountable(name string) bool {
 	claim, ok := v.claims[name]
 	return ok && !claim.Lost && !claim.Terminating
@@ -89,13 +90,15 @@ func (v *view) healthyWithout(name string) int {
 	return n
 }
 
-// availableWithout reports whether removing a replica leaves the API as available as it is: the replica is not ready,
-// or another one is.
+// availableWithout reports whether removing a replica leaves the API available: the replica is not ready, or another
+// replica is.
 func (v *view) availableWithout(name string) bool {
 	return !v.pods[name].Ready || slices.ContainsFunc(v.Pods, func(pod Pod) bool { return pod.Ready && pod.Name != name })
 }
 
-// removable reports whether the healthy voters are a quorum of the membership without m.
+// removable reports whether the healthy voters are a quorum of the membership without m. etcd's own check
+// (mayRemoveMember with strict-reconfig-check) is weaker if m is down: the remaining members must have been started
+// once, but need not be healthy.
 func (v *view) removable(m Member) bool {
 	return len(v.voters) > 1 && v.healthyWithout(m.Name) >= Quorum(len(v.voters)-1)
 }
@@ -110,7 +113,8 @@ func (v *view) restartable(name string) bool {
 	return v.healthyWithout(name) >= Quorum(len(v.voters))
 }
 
-// successor returns the voter to move the leadership to: healthy, with its volume, preferably with an up-to-date pod.
+// successor returns the voter to which the leadership moves: a healthy voter with its volume, preferably a voter whose
+// pod is up to date and does not have to restart.
 func (v *view) successor(leader string) (Member, bool) {
 	var best Member
 	found := false
@@ -128,7 +132,7 @@ func (v *view) successor(leader string) (Member, bool) {
 // nextOrdinal returns an ordinal that no member has ever had and no replica has now.
 func (v *view) nextOrdinal() int {
 	next := v.Intent.NextOrdinal
-	names := append([]string{v.Intent.JoiningMember}, v.Intent.InitialMembers...)
+	names := slices.Concat([]string{v.Intent.JoiningMember}, v.Intent.InitialMembers, v.Taken)
 	for _, m := range v.Members {
 		names = append(names, m.Name)
 	}

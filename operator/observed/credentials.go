@@ -21,31 +21,33 @@ import (
 	"quorate.dev/operator/parallel"
 )
 
-// Probe reads which credentials the running replicas use. In TLS handshakes, servers present their certificate and
-// list the authorities whose client certificates they accept. API servers publish the keys that verify tokens.
+// Probe describes how to read the credentials that running replicas use. In a TLS handshake, a server presents its
+// certificate and lists the client authorities that it accepts. API servers publish the keys that verify tokens at
+// /openid/v1/jwks.
 type Probe struct {
-	Serving *tls.Config // for API servers, with a client certificate that may read the token keys
-	Etcd    *tls.Config // for etcd members; nil: there are none
-	Tokens  bool        // API servers issue service-account tokens
+	Serving *tls.Config // connection to API servers, with a client certificate that may read the token keys
+	Etcd    *tls.Config // connection to etcd members; nil: the cluster has none
+	Tokens  bool        // API servers issue service-account tokens, so they have token keys
 }
 
-// Credentials are the credentials that a replica uses.
+// Credentials are the credentials that one replica uses.
 type Credentials struct {
-	Err                 error    // why the others are unknown
-	Serving             string   // fingerprint of the API server's certificate
-	Authorities         [][]byte // names of the authorities of API clients and front proxies, DER
-	EtcdServing         string   // fingerprint of the certificate of the member's client URL
-	EtcdAuthorities     [][]byte // names of the authorities of etcd clients, DER
+	Err                 error    // why the other fields are unknown
+	Serving             string   // fingerprint of the certificate chain of the API server
+	Authorities         [][]byte // DER subjects of the authorities of API clients and front proxies
+	EtcdServing         string   // fingerprint of the certificate chain at the member's client URL
+	EtcdAuthorities     [][]byte // DER subjects of the authorities of etcd clients
 	ServiceAccountKeyID []string // IDs of the keys that verify service-account tokens, in order
 }
 
-// Credentials probes all pods. The result is in the order of s.Pods.
+// Credentials probes all pods concurrently. The result has the order of s.Pods.
 func (s *State) Credentials(ctx context.Context, probe Probe) []Credentials {
 	all := make([]Credentials, len(s.Pods))
 	parallel.Each(len(s.Pods), func(i int) { all[i] = probe.credentials(ctx, &s.Pods[i]) })
 	return all
 }
 
+// credentials probes one pod. Connections, handshakes and responses together take at most versionTimeout.
 func (p Probe) credentials(ctx context.Context, pod *corev1.Pod) (c Credentials) {
 	if pod.Status.PodIP == "" {
 		return Credentials{Err: errNoAddress}
@@ -64,7 +66,8 @@ func address(pod *corev1.Pod, port int) string {
 	return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(port))
 }
 
-// server requests the keys of service-account tokens, or the health of API servers that issue none.
+// server requests the token keys of an API server, or its health if it issues no tokens. Any response contains the
+// certificate that the API server uses.
 func (p Probe) server(ctx context.Context, pod *corev1.Pod, c *Credentials) error {
 	transport := &http.Transport{TLSClientConfig: listening(p.Serving, &c.Authorities), ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
@@ -79,7 +82,7 @@ func (p Probe) server(ctx context.Context, pod *corev1.Pod, c *Credentials) erro
 	}
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		return fmt.Errorf("requesting the token keys: %w", err)
+		return fmt.Errorf("request the token keys: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if !p.Tokens {
@@ -87,7 +90,7 @@ func (p Probe) server(ctx context.Context, pod *corev1.Pod, c *Credentials) erro
 		return nil
 	}
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("requesting the token keys: %s", response.Status)
+		return fmt.Errorf("request the token keys: %s", response.Status)
 	}
 	var set struct {
 		Keys []struct {
@@ -95,7 +98,7 @@ func (p Probe) server(ctx context.Context, pod *corev1.Pod, c *Credentials) erro
 		} `json:"keys"`
 	}
 	if err := json.NewDecoder(io.LimitReader(response.Body, versionLimit)).Decode(&set); err != nil {
-		return fmt.Errorf("reading the token keys: %w", err)
+		return fmt.Errorf("read the token keys: %w", err)
 	}
 	for _, key := range set.Keys {
 		c.ServiceAccountKeyID = append(c.ServiceAccountKeyID, key.ID)
@@ -104,11 +107,12 @@ func (p Probe) server(ctx context.Context, pod *corev1.Pod, c *Credentials) erro
 	return nil
 }
 
+// member connects to the client URL of an etcd member without sending a request.
 func (p Probe) member(ctx context.Context, pod *corev1.Pod, c *Credentials) error {
 	dialer := tls.Dialer{Config: listening(p.Etcd, &c.EtcdAuthorities)}
 	connection, err := dialer.DialContext(ctx, "tcp", address(pod, desired.ClientPort))
 	if err != nil {
-		return fmt.Errorf("connecting to the etcd member: %w", err)
+		return fmt.Errorf("connect to the etcd member: %w", err)
 	}
 	defer func() { _ = connection.Close() }()
 	secure, ok := connection.(*tls.Conn)
@@ -119,7 +123,8 @@ func (p Probe) member(ctx context.Context, pod *corev1.Pod, c *Credentials) erro
 	return nil
 }
 
-// listening returns a configuration that also stores the authority names from the server's certificate request.
+// listening returns a copy of a TLS configuration that also stores the authorities in the server's certificate request
+// in names.
 func listening(config *tls.Config, names *[][]byte) *tls.Config {
 	config = config.Clone()
 	certificates := config.Certificates
@@ -131,6 +136,7 @@ func listening(config *tls.Config, names *[][]byte) *tls.Config {
 	return config
 }
 
+// fingerprint returns the hash of a chain of certificates.
 func fingerprint(chain []*x509.Certificate) string {
 	sum := sha256.New()
 	for _, certificate := range chain {
@@ -139,5 +145,5 @@ func fingerprint(chain []*x509.Certificate) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// ChainFingerprint returns the fingerprint of a certificate and its intermediate certificates, as in Credentials.
+// ChainFingerprint returns the fingerprint of a certificate and its intermediates, in the notation of Credentials.
 func ChainFingerprint(chain []*x509.Certificate) string { return fingerprint(chain) }

@@ -17,13 +17,13 @@ import (
 	"quorate.dev/operator/parallel"
 )
 
-// Encryption is the EncryptionConfiguration that a replica uses.
+// Encryption is the EncryptionConfiguration that one replica uses.
 type Encryption struct {
-	Hash string // as in EncryptionHash; empty: none
-	Err  error  // why it is unknown
+	Hash string // in the notation of EncryptionHash; "": the replica has none
+	Err  error  // why Hash is unknown
 }
 
-// EncryptionHash returns the hash of a configuration in the metrics of a replica that uses it.
+// EncryptionHash returns the hash of an EncryptionConfiguration as in the metrics of a replica that uses it.
 func EncryptionHash(content []byte) string {
 	if content == nil {
 		return ""
@@ -31,13 +31,14 @@ func EncryptionHash(content []byte) string {
 	return fmt.Sprintf("sha256:%x", sha256.Sum256(content))
 }
 
-// Encryptions reads the configuration of all pods from their metrics. The result is in the order of s.Pods.
+// Encryptions reads the hash of the configuration of all pods concurrently. The result has the order of s.Pods.
 func (s *State) Encryptions(ctx context.Context, probe Probe) []Encryption {
 	all := make([]Encryption, len(s.Pods))
 	parallel.Each(len(s.Pods), func(i int) { all[i] = probe.encryption(ctx, &s.Pods[i]) })
 	return all
 }
 
+// lastEncryptionConfig begins the line of the metric that contains the hash. kube-apiserver has the same metric.
 const lastEncryptionConfig = "apiserver_encryption_config_controller_last_config_info{"
 
 func (p Probe) encryption(ctx context.Context, pod *corev1.Pod) (e Encryption) {
@@ -52,19 +53,19 @@ func (p Probe) encryption(ctx context.Context, pod *corev1.Pod) (e Encryption) {
 		return err
 	})
 	if err != nil {
-		e.Err = fmt.Errorf("requesting metrics: %w", err)
+		e.Err = fmt.Errorf("request metrics: %w", err)
 	}
 	return e
 }
 
-// probeTimeout limits a request to one API server. Its check of etcd takes up to two seconds.
+// probeTimeout limits a request to one API server. The check of etcd in /readyz takes up to two seconds.
 const probeTimeout = 4 * time.Second
 
 // get requests a path of the API server in a pod, and calls read with the response.
 func (p Probe) get(ctx context.Context, pod *corev1.Pod, path string, read func(*http.Response) error) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	// A transport writes to its configuration on its first request, so transports must not share one.
+	// A transport changes its TLS configuration in its first request, so transports must not share one.
 	transport := &http.Transport{TLSClientConfig: p.Serving.Clone(), ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	url := "https://" + address(pod, desired.SecurePort) + path
@@ -80,17 +81,17 @@ func (p Probe) get(ctx context.Context, pod *corev1.Pod, path string, read func(
 	return read(response)
 }
 
-// parseEncryption returns the hash in metrics, or "".
+// parseEncryption returns the hash in the metrics of an API server, or "" if they contain none.
 func parseEncryption(metrics io.Reader) (hash string, err error) {
 	lines := bufio.NewScanner(metrics)
 	for lines.Scan() {
 		if labels, ok := strings.CutPrefix(lines.Text(), lastEncryptionConfig); ok {
-			_, value, _ := strings.Cut(","+labels, `,hash="`) // matches hash, but not apiserver_id_hash
+			_, value, _ := strings.Cut(","+labels, `,hash="`) // the comma distinguishes hash from apiserver_id_hash
 			hash, _, _ = strings.Cut(value, `"`)
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return "", fmt.Errorf("reading metrics: %w", err)
+		return "", fmt.Errorf("read metrics: %w", err)
 	}
 	return hash, nil
 }

@@ -12,10 +12,10 @@ import (
 	"quorate.dev/operator/parallel"
 )
 
-// WithoutEtcd returns the names of the API servers that are not ready because their external etcd does not respond: the operator
-// has no connection to it of its own. An API server that does not respond, because it is being restarted, counts as long as
-// the condition Degraded says so. Pods that have just been created are not asked, because every API server needs some time
-// to connect.
+// WithoutEtcd returns the names of the API servers that are not ready because their external etcd does not respond. The
+// operator does not connect to an external etcd itself; it requests /readyz/etcd of the API servers. An API server that
+// does not respond may be restarting because its etcd is unavailable: it is included if the condition Degraded already
+// has the reason EtcdUnreachable. Pods are skipped until EtcdDue, because every API server needs some time to connect.
 func (s *State) WithoutEtcd(ctx context.Context, probe Probe, now time.Time) []string {
 	failing := make([]bool, len(s.Pods))
 	before := meta.FindStatusCondition(s.Cluster.Status.Conditions, v1alpha1.Degraded)
@@ -29,7 +29,7 @@ func (s *State) WithoutEtcd(ctx context.Context, probe Probe, now time.Time) []s
 			failing[i] = response.StatusCode == http.StatusInternalServerError
 			return nil
 		})
-		failing[i] = failing[i] || err != nil && wasWithout // it may have just been restarted
+		failing[i] = failing[i] || err != nil && wasWithout // the API server may be restarting
 	})
 	var names []string
 	for i := range s.Pods {
@@ -40,5 +40,5 @@ func (s *State) WithoutEtcd(ctx context.Context, probe Probe, now time.Time) []s
 	return names
 }
 
-// EtcdDue returns the time by which the API server in a pod has connected to its etcd.
+// EtcdDue returns the time by which the API server in a pod should have connected to its etcd.
 func EtcdDue(pod *corev1.Pod) time.Time { return pod.CreationTimestamp.Add(QuorumLossTimeout) }

@@ -6,12 +6,23 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"quorate.dev/operator/desired"
 )
 
-// Problem returns why a pod cannot run, or "".
+// Problem returns why a pod cannot run, as a sentence that begins with the name of the pod, or "".
 func Problem(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp != nil || Ready(pod) {
 		return ""
+	}
+	switch {
+	case HasLostWrites(pod):
+		return strings.TrimSpace(pod.Name + " has acknowledged writes that the other members lack: " + ServerTermination(pod))
+	case Refuses(pod):
+		return strings.TrimSpace(pod.Name + " does not start without the data that it has voted with: " +
+			ServerTermination(pod))
+	case Damaged(pod):
+		return strings.TrimSpace(pod.Name + " does not start, because its data is damaged: " + ServerTermination(pod))
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
@@ -24,7 +35,19 @@ func Problem(pod *corev1.Pod) string {
 			continue
 		}
 		if slices.Contains(failingReasons, waiting.Reason) {
-			return strings.TrimSpace(pod.Name + ": " + waiting.Reason + " " + cmp.Or(terminationMessage(c), lastLine(waiting.Message)))
+			return strings.TrimSpace(pod.Name + ": " + waiting.Reason + " " +
+				cmp.Or(terminationMessage(c), lastLine(waiting.Message)))
+		}
+	}
+	return ""
+}
+
+// ServerTermination returns the last line of the message of the last termination of a pod's API server, or "".
+func ServerTermination(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if ended := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated); c.Name == desired.ServerContainer &&
+			ended != nil {
+			return lastLine(ended.Message)
 		}
 	}
 	return ""
@@ -38,7 +61,7 @@ func terminationMessage(c corev1.ContainerStatus) string {
 	return lastLine(c.LastTerminationState.Terminated.Message)
 }
 
-// lastLine returns the last line of a message, shortened.
+// lastLine returns the last line of a message, shortened to 300 bytes.
 func lastLine(message string) string {
 	const limit = 300
 	lines := strings.Split(strings.TrimSpace(message), "\n")
@@ -49,7 +72,7 @@ func lastLine(message string) string {
 	return last
 }
 
-// failingReasons are the kubelet's reasons of waiting containers that do not start without intervention.
+// failingReasons are the kubelet's reasons for waiting containers that do not start without intervention.
 var failingReasons = []string{
 	"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName",
 	"CreateContainerConfigError", "CreateContainerError",

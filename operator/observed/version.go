@@ -22,8 +22,8 @@ const (
 	versionLimit   = 64 << 10 // bytes
 )
 
-// Version returns the Kubernetes version that a ready replica reports, or "" if none is ready. It connects to the pod's
-// address and verifies the certificate for a name.
+// Version returns the Kubernetes version that a ready replica reports, or "" if none is ready. It connects to the IP
+// address of the pod and verifies the certificate for name, with the authorities in authority.
 func (s *State) Version(ctx context.Context, authority []byte, name string) (string, error) {
 	address := s.ReadyAddress()
 	roots := x509.NewCertPool()
@@ -39,21 +39,21 @@ func (s *State) Version(ctx context.Context, authority []byte, name string) (str
 	url := "https://" + net.JoinHostPort(address, strconv.Itoa(desired.SecurePort)) + "/version"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return "", fmt.Errorf("requesting the version: %w", err)
+		return "", fmt.Errorf("request the version: %w", err)
 	}
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		return "", fmt.Errorf("requesting the version: %w", err)
+		return "", fmt.Errorf("request the version: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	var info version.Info
 	if err := json.NewDecoder(io.LimitReader(response.Body, versionLimit)).Decode(&info); err != nil {
-		return "", fmt.Errorf("reading the version: %w", err)
+		return "", fmt.Errorf("read the version: %w", err)
 	}
 	return info.GitVersion, nil
 }
 
-// ReadyAddress returns the address of a ready replica, or "".
+// ReadyAddress returns the IP address of a ready replica, or "".
 func (s *State) ReadyAddress() string {
 	for i := range s.Pods {
 		if Ready(&s.Pods[i]) && s.Pods[i].Status.PodIP != "" {

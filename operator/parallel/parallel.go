@@ -1,8 +1,8 @@
-// Package parallel runs functions at the same time on behalf of one caller.
+// Package parallel runs functions concurrently on behalf of one caller.
 //
-// A panic in a goroutine ends the process, and with it the work for all other clusters. Here the panic moves to the
-// goroutine of the caller, with the stack of its origin: a reconciliation that panics is reported, counted and retried by
-// controller-runtime.
+// A panic in a goroutine ends the whole process, and with it the work for all other clusters. Package parallel instead
+// passes the panic, with the stack of its origin, to the goroutine of the caller. There, controller-runtime recovers
+// it: the reconciliation fails, is counted in the metric of panics, and is retried.
 package parallel
 
 import (
@@ -11,9 +11,8 @@ import (
 	"quorate.dev/panics"
 )
 
-// Each calls do with the numbers from 0 to n-1, each in a goroutine, and returns when all calls have returned. If one of
-// them panics, Each panics with a
-// *panics.Panic.
+// Each calls do with the numbers from 0 to n-1, each in its own goroutine, and returns when all calls have returned. If
+// calls panic, Each panics with the *panics.Panic of the call with the lowest number.
 func Each(n int, do func(int)) {
 	var running sync.WaitGroup
 	errs := make([]error, n)

@@ -10,17 +10,20 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// Bundle is the authority of a trust domain and, while it is being replaced, its successor or predecessor. Its methods
+// Bundle is the authority of one trust domain and, during a rotation, its successor or its predecessor. Its methods
 // return changed copies.
+//
+// Invariant: Next and Previous are set at the same time only after Recover, for certificates that were still trusted
+// when the key was lost.
 type Bundle struct {
 	Signer   Authority  // signs leaves, unless its key is lost
-	Next     *Authority // trusted and to become the signer; nil: none
-	Previous []byte     // PEM certificate of the former signer, which is still trusted; nil: none
-	Cross    []byte     // PEM certificate of Next, or without Next of Signer, signed by its predecessor; nil: none
+	Next     *Authority // is trusted and becomes the signer next; nil: none
+	Previous []byte     // PEM certificates of former signers that are still trusted; nil: none
+	Cross    []byte     // PEM certificate of Next (or of Signer if Next is nil), signed by its predecessor; nil: none
 }
 
-// Keys of the data of a stored Bundle. The certificate and the key of a kubernetes.io/tls Secret are the trusted
-// certificates, the signer's first, and the signer's key.
+// Keys of the data in which a Bundle is stored. The Secret has the type kubernetes.io/tls: its tls.crt are the trusted
+// certificates, of which the signer's is the first, and its tls.key is the signer's key.
 const (
 	bundleKey      = "tls.crt"
 	signerKeyKey   = "tls.key"
@@ -30,7 +33,7 @@ const (
 	crossSignedKey = "cross-signed.crt"
 )
 
-// ParseBundle parses the data of a stored Bundle.
+// ParseBundle parses the data of a Secret in which a Bundle is stored.
 func ParseBundle(data map[string][]byte) (Bundle, error) {
 	signer, err := parseSigner(data)
 	if err != nil {
@@ -43,7 +46,7 @@ func ParseBundle(data map[string][]byte) (Bundle, error) {
 			continue
 		}
 		if _, err := cert.ParseCertsPEM(certificates); err != nil {
-			return Bundle{}, fmt.Errorf("parsing a certificate: %w", err)
+			return Bundle{}, fmt.Errorf("parse a certificate: %w", err)
 		}
 	}
 	if len(data[nextKey]) > 0 {
@@ -56,19 +59,20 @@ func ParseBundle(data map[string][]byte) (Bundle, error) {
 	return b, nil
 }
 
-// parseSigner parses the signer in the data of a stored Bundle. Only a signer with a successor may have lost its key.
+// parseSigner parses the signer of a stored Bundle. The key of a signer may be missing only if the Bundle has a
+// successor (see Recover).
 func parseSigner(data map[string][]byte) (Authority, error) {
 	if len(data[signerKeyKey]) > 0 || len(data[nextKey]) == 0 {
 		return ParseAuthority(Pair{Certificate: data[bundleKey], Key: data[signerKeyKey]})
 	}
 	certificates, err := cert.ParseCertsPEM(data[bundleKey])
 	if err != nil {
-		return Authority{}, fmt.Errorf("parsing a certificate: %w", err)
+		return Authority{}, fmt.Errorf("parse a certificate: %w", err)
 	}
 	return Authority{certificate: certificates[0]}, nil
 }
 
-// Data returns the data to store.
+// Data returns the data of the Secret in which the Bundle is stored.
 func (b Bundle) Data() map[string][]byte {
 	data := map[string][]byte{bundleKey: b.Trusted(), signerKeyKey: append([]byte{}, b.Signer.Key...)}
 	if b.Next != nil {
@@ -83,7 +87,7 @@ func (b Bundle) Data() map[string][]byte {
 	return data
 }
 
-// Trusted returns the PEM certificates that are trusted, the signer's first.
+// Trusted returns the PEM certificates of all trusted authorities, the signer's first.
 func (b Bundle) Trusted() []byte {
 	trusted := slices.Clone(b.Signer.Certificate)
 	if b.Next != nil {
@@ -92,7 +96,7 @@ func (b Bundle) Trusted() []byte {
 	return append(trusted, b.Previous...)
 }
 
-// Issued reports whether one of the trusted authorities signed a leaf.
+// Issued reports whether a trusted authority has signed the certificate in pair.
 func (b Bundle) Issued(pair Pair) bool {
 	leaf, _, err := parse(pair)
 	if err != nil {
@@ -104,7 +108,7 @@ func (b Bundle) Issued(pair Pair) bool {
 	})
 }
 
-// Subjects returns the DER encodings of the names of the trusted authorities.
+// Subjects returns the subjects of the trusted authorities in DER, as servers send them in certificate requests.
 func (b Bundle) Subjects() [][]byte {
 	authorities, err := cert.ParseCertsPEM(b.Trusted())
 	if err != nil {
@@ -117,8 +121,8 @@ func (b Bundle) Subjects() [][]byte {
 	return subjects
 }
 
-// Issue creates a leaf. While the former signer is trusted, the leaf comes with the cross-signed certificate of the
-// signer, so that clients that trust only the former signer accept it.
+// Issue creates a key and a leaf certificate for it. While the predecessor of the signer is trusted, the cross-signed
+// certificate of the signer follows the leaf, so that clients that trust only the predecessor accept the leaf.
 func (b Bundle) Issue(leaf Leaf, now time.Time) (Pair, error) {
 	pair, err := b.issuer().Issue(leaf, now)
 	if err != nil {
@@ -127,7 +131,7 @@ func (b Bundle) Issue(leaf Leaf, now time.Time) (Pair, error) {
 	return b.chained(pair), nil
 }
 
-// chained returns the pair with the certificates that have to be sent with it at present.
+// chained returns the pair with the intermediate certificates that servers have to send with it in the present stage.
 func (b Bundle) chained(pair Pair) Pair {
 	if b.Next == nil {
 		pair.Certificate = append(slices.Clone(pair.Certificate), b.Cross...)
@@ -135,8 +139,8 @@ func (b Bundle) chained(pair Pair) Pair {
 	return pair
 }
 
-// Rechain returns a leaf with the certificates that have to be sent with it at present, and whether they differ from
-// those that it has. The pair must be one that the signer issued.
+// Rechain returns a leaf with the intermediate certificates that servers have to send with it in the present stage, and
+// reports whether they differ from those in pair. The signer must have issued the leaf.
 func (b Bundle) Rechain(pair Pair) (Pair, bool) {
 	certificate, _, err := parse(pair)
 	if err != nil {
@@ -146,7 +150,8 @@ func (b Bundle) Rechain(pair Pair) (Pair, bool) {
 	return next, string(next.Certificate) != string(pair.Certificate)
 }
 
-// Add returns the bundle with a successor, which is cross-signed by the signer. It replaces an earlier successor.
+// Add returns the bundle with a successor whose key the signer cross-signs. It replaces an earlier successor, and fails
+// while a predecessor is still trusted.
 func (b Bundle) Add(next Authority, now time.Time) (Bundle, error) {
 	if len(b.Previous) > 0 {
 		return Bundle{}, errors.New("the former authority has not been dropped")
@@ -159,7 +164,8 @@ func (b Bundle) Add(next Authority, now time.Time) (Bundle, error) {
 	return b, nil
 }
 
-// Promote returns the bundle with the successor as the signer. The key of the former signer is dropped.
+// Promote returns the bundle with the successor as the signer, and with the former signer's certificate as Previous. It
+// discards the private key of the former signer. Without a successor, Promote does nothing.
 func (b Bundle) Promote() Bundle {
 	if b.Next != nil {
 		b.Previous, b.Signer, b.Next = b.Signer.Certificate, *b.Next, nil
@@ -167,7 +173,7 @@ func (b Bundle) Promote() Bundle {
 	return b
 }
 
-// Drop returns the bundle without the former signer.
+// Drop returns the bundle without its predecessor. While there is a successor, Drop does nothing.
 func (b Bundle) Drop() Bundle {
 	if b.Next == nil {
 		b.Previous, b.Cross = nil, nil

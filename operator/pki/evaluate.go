@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// Evaluate returns why a leaf certificate must be reissued, or "" if it is valid, matches leaf and is not due for
-// renewal.
+// Evaluate returns why a leaf certificate has to be reissued, or "" if the authority has signed it, it matches leaf,
+// and it is not due for renewal.
 func (a Authority) Evaluate(pair Pair, leaf Leaf, now time.Time) string {
 	certificate, _, err := parse(pair)
 	if err != nil {
@@ -23,7 +23,7 @@ func (a Authority) Evaluate(pair Pair, leaf Leaf, now time.Time) string {
 	if err := certificate.CheckSignatureFrom(a.certificate); err != nil {
 		return "signed by another authority"
 	}
-	if now.Before(certificate.NotBefore) { // issued while the clock of the operator was ahead
+	if now.Before(certificate.NotBefore) { // the operator's clock was ahead when it issued the certificate
 		return fmt.Sprintf("not valid before %s", certificate.NotBefore.Format(time.RFC3339))
 	}
 	if due := renewal(certificate); !now.Before(due) {
@@ -32,7 +32,7 @@ func (a Authority) Evaluate(pair Pair, leaf Leaf, now time.Time) string {
 	return leaf.difference(certificate)
 }
 
-// difference returns how a certificate differs from its description, or "".
+// difference returns how a certificate differs from the description of the leaf, or "".
 func (l Leaf) difference(certificate *x509.Certificate) string {
 	switch {
 	case certificate.Subject.CommonName != l.CommonName:
@@ -45,7 +45,7 @@ func (l Leaf) difference(certificate *x509.Certificate) string {
 		return "the addresses changed"
 	case !slices.Equal(certificate.ExtKeyUsage, l.usages()):
 		return "the usages changed"
-	case lifetime(certificate) > l.lifetime()+time.Second: // a shorter one than described may end with its authority
+	case lifetime(certificate) > l.lifetime()+time.Second: // less is valid: it may end with the authority's
 		return "the lifetime was reduced"
 	}
 	return ""
@@ -56,11 +56,12 @@ func renewal(certificate *x509.Certificate) time.Time {
 	return certificate.NotAfter.Add(-lifetime(certificate) / 3)
 }
 
+// lifetime returns the time from the creation of a certificate to its expiry.
 func lifetime(certificate *x509.Certificate) time.Duration {
 	return certificate.NotAfter.Sub(certificate.NotBefore.Add(backdate))
 }
 
-// Validity returns when a certificate was created, is due for renewal and expires.
+// Validity returns the times at which the certificate in pair was created, is due for renewal, and expires.
 func Validity(pair Pair) (created, due, expiry time.Time, err error) {
 	certificate, _, err := parse(pair)
 	if err != nil {
@@ -69,9 +70,9 @@ func Validity(pair Pair) (created, due, expiry time.Time, err error) {
 	return certificate.NotBefore.Add(backdate), renewal(certificate), certificate.NotAfter, nil
 }
 
-// CheckServing returns why API servers cannot serve with a certificate that was not issued by this package, or nil. Host
-// is the name or address for which clients verify it, or "". Trusted are the PEM certificates with which they do; if it
-// is empty, the issuer is not verified.
+// CheckServing returns why API servers cannot serve with a certificate that the user has provided, or nil. host is the
+// name or address for which clients verify the certificate, or "". trusted are the PEM certificates that clients trust;
+// if it is empty, CheckServing trusts the last certificate of the chain.
 func CheckServing(pair Pair, trusted []byte, host string, now time.Time) error {
 	certificate, _, err := parse(pair)
 	if err != nil {
@@ -92,19 +93,19 @@ func CheckServing(pair Pair, trusted []byte, host string, now time.Time) error {
 	} else if !options.Roots.AppendCertsFromPEM(trusted) {
 		return errors.New("ca.crt contains no PEM certificate")
 	}
-	switch { // messages without the current time
+	switch { // errors must not contain the current time, because they are part of the status
 	case now.After(certificate.NotAfter):
 		return fmt.Errorf("the certificate expired at %s", certificate.NotAfter.UTC().Format(time.RFC3339))
 	case now.Before(certificate.NotBefore):
 		return fmt.Errorf("the certificate is not valid before %s", certificate.NotBefore.UTC().Format(time.RFC3339))
 	}
 	if _, err := certificate.Verify(options); err != nil {
-		return fmt.Errorf("verifying the certificate: %w", err)
+		return fmt.Errorf("verify the certificate: %w", err)
 	}
 	return nil
 }
 
-// Without returns the PEM certificates that are not among others.
+// Without returns the PEM certificates in certificates that are not in others.
 func Without(certificates, others []byte) []byte {
 	var out []byte
 	for block, rest := pem.Decode(certificates); block != nil; block, rest = pem.Decode(rest) {

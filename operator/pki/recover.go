@@ -12,12 +12,13 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// Recover returns the bundle of an authority whose key is lost, from the PEM certificates that are still trusted, the
-// signer's first. Its leaves stay valid. next signs new leaves, without a cross-signed certificate.
+// Recover returns the bundle of an authority whose private key is lost. trusted are the PEM certificates that are still
+// trusted, the lost signer's first. Existing leaves stay valid. next signs new leaves immediately, although not every
+// client trusts it yet, and without a cross-signed certificate, because only the lost key could sign that.
 func Recover(trusted []byte, next Authority) (Bundle, error) {
 	certificates, err := cert.ParseCertsPEM(trusted)
 	if err != nil {
-		return Bundle{}, fmt.Errorf("parsing the trusted certificates: %w", err)
+		return Bundle{}, fmt.Errorf("parse the trusted certificates: %w", err)
 	}
 	b := Bundle{Next: &next}
 	for i, certificate := range certificates {
@@ -32,10 +33,10 @@ func Recover(trusted []byte, next Authority) (Bundle, error) {
 	return b, nil
 }
 
-// SignerLost reports whether the key of the signer is lost. Next is its successor.
+// SignerLost reports whether the key of the signer is lost. The bundle then has a successor.
 func (b Bundle) SignerLost() bool { return b.Signer.signer == nil && b.Next != nil }
 
-// issuer returns the authority that signs new leaves.
+// issuer returns the authority that signs new leaves: the signer, or its successor if the signer's key is lost.
 func (b Bundle) issuer() Authority {
 	if b.SignerLost() {
 		return *b.Next
@@ -43,8 +44,8 @@ func (b Bundle) issuer() Authority {
 	return b.Signer
 }
 
-// Evaluate returns why a leaf must be reissued, or "". While the key of the signer is lost, its leaves are kept until
-// they are due, because not every client trusts the successor yet.
+// Evaluate returns why a leaf has to be reissued, or "". While the key of the signer is lost, leaves of the signer are
+// kept until they are due for renewal, because not every client trusts the successor yet.
 func (b Bundle) Evaluate(pair Pair, leaf Leaf, now time.Time) string {
 	reason := b.Signer.Evaluate(pair, leaf, now)
 	if reason == "" || !b.SignerLost() {
@@ -53,18 +54,18 @@ func (b Bundle) Evaluate(pair Pair, leaf Leaf, now time.Time) string {
 	return b.Next.Evaluate(pair, leaf, now)
 }
 
-// Signed reports whether a leaf is signed by the authority that signs at present.
+// Signed reports whether a leaf is signed by the signer, or by its successor if the signer's key is lost.
 func (b Bundle) Signed(pair Pair) bool {
 	return b.Signer.Signed(pair) || b.SignerLost() && b.Next.Signed(pair)
 }
 
-// Contains reports whether the authority's certificate is among PEM certificates.
+// Contains reports whether PEM certificates include the authority's certificate.
 func (a Authority) Contains(certificates []byte) bool {
 	all, err := cert.ParseCertsPEM(certificates)
 	return err == nil && slices.ContainsFunc(all, a.certificate.Equal)
 }
 
-// Verifies reports whether one of the PEM certificates in authorities signed a leaf.
+// Verifies reports whether any PEM certificate in authorities has signed the certificate in pair.
 func Verifies(authorities []byte, pair Pair) bool {
 	leaf, err := cert.ParseCertsPEM(pair.Certificate)
 	if err != nil {
@@ -76,7 +77,7 @@ func Verifies(authorities []byte, pair Pair) bool {
 	})
 }
 
-// Select returns the PEM certificates whose common name is accepted.
+// Select returns those PEM certificates whose common name accept returns true for.
 func Select(certificates []byte, accept func(commonName string) bool) []byte {
 	all, err := cert.ParseCertsPEM(certificates)
 	if err != nil {
@@ -102,7 +103,7 @@ func (k Keys) Check() error {
 	}
 	private, err := keyutil.ParsePublicKeysPEM(k.Signer.Key)
 	if err != nil {
-		return nil // of a type from which the public key is not derived
+		return nil // the public key cannot be derived from a private key of this type, so it is not compared
 	}
 	matches := slices.ContainsFunc(public, func(key any) bool {
 		own, ok := private[0].(interface{ Equal(crypto.PublicKey) bool })

@@ -4,286 +4,295 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/encryption"
-	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/membership"
 	"quorate.dev/operator/observed"
-	"quorate.dev/operator/status"
+	"quorate.dev/operator/reconcile/apiservices"
+	"quorate.dev/operator/reconcile/atrest"
+	"quorate.dev/operator/reconcile/backups"
+	"quorate.dev/operator/reconcile/certificates"
+	"quorate.dev/operator/reconcile/companions"
+	"quorate.dev/operator/reconcile/configuration"
+	"quorate.dev/operator/reconcile/credentials"
+	"quorate.dev/operator/reconcile/deletion"
+	"quorate.dev/operator/reconcile/members"
+	"quorate.dev/operator/reconcile/network"
+	"quorate.dev/operator/reconcile/outcome"
+	"quorate.dev/operator/reconcile/recovery"
+	"quorate.dev/operator/reconcile/restore"
+	"quorate.dev/operator/reconcile/retention"
+	"quorate.dev/operator/reconcile/rotations"
+	"quorate.dev/operator/reconcile/volumes"
 )
 
-// fact is a result of a step that later steps depend on.
-type fact string
-
-const (
-	finalizerSet      fact = "finalizer"     // the cluster has the finalizer, so objects may be created
-	stateRead         fact = "state"         // pass.state without etcd members
-	specValidated     fact = "validation"    // status.Input.Invalid
-	configurationRead fact = "configuration" // pass.configuration, if the cluster may be changed
-	servicesReady     fact = "services"      // pass.service, if the cluster may be changed
-	certificatesReady fact = "certificates"  // pass.certificates; incomplete if the spec is invalid
-	membersRead       fact = "members"       // the etcd members in pass.state, or the error why they are unknown
-)
-
-// step is one concern of a reconciliation. It runs if all facts that it needs are established. If it succeeds, the
-// facts that it sets are established.
-type step struct {
-	name  string
-	needs []fact
-	sets  []fact
-	// changes reports whether the step applies the spec. It is skipped if the spec is invalid, a Secret is lost or the
-	// cluster is paused. The facts that it sets count as established, so that later steps can report the existing
-	// objects.
-	changes bool
-	do      func(*Reconciler, context.Context, *pass) error
-}
-
-// steps in the order of their execution.
-var steps = []step{
-	{
-		name: "finalizer",
-		sets: []fact{finalizerSet},
-		do:   (*Reconciler).ensureFinalizer,
-	},
-	{
-		name:  "observation",
-		needs: []fact{finalizerSet},
-		sets:  []fact{stateRead},
-		do:    (*Reconciler).observe,
-	},
-	{
-		name:  "validation",
-		needs: []fact{stateRead},
-		sets:  []fact{specValidated},
-		do:    (*Reconciler).validate,
-	},
-	{
-		name:    "configuration",
-		needs:   []fact{specValidated},
-		sets:    []fact{configurationRead},
-		changes: true,
-		do:      (*Reconciler).ensureConfiguration,
-	},
-	{
-		name:    "services",
-		needs:   []fact{specValidated},
-		sets:    []fact{servicesReady},
-		changes: true,
-		do:      (*Reconciler).ensureServices,
-	},
-	{
-		name:    "network policies",
-		needs:   []fact{specValidated},
-		changes: true,
-		do:      (*Reconciler).ensureNetworkPolicies,
-	},
-	{
-		name:    "host access",
-		needs:   []fact{specValidated},
-		changes: true,
-		do:      (*Reconciler).ensureHostAccess,
-	},
-	{
-		name:  "certificates",
-		needs: []fact{servicesReady},
-		sets:  []fact{certificatesReady},
-		do:    (*Reconciler).ensureCertificates,
-	},
-	{
-		name:    "kubeconfig",
-		needs:   []fact{certificatesReady},
-		changes: true,
-		do:      (*Reconciler).ensureKubeconfig,
-	},
-	{
-		name:    "companions",
-		needs:   []fact{certificatesReady},
-		changes: true,
-		do:      (*Reconciler).ensureCompanions,
-	},
-	{
-		name:  "etcd",
-		needs: []fact{certificatesReady},
-		sets:  []fact{membersRead},
-		do:    (*Reconciler).readMembers,
-	},
-	{
-		name:    "member records",
-		needs:   []fact{membersRead},
-		changes: true,
-		do:      (*Reconciler).recordMembers,
-	},
-	{
-		name:    "disruption budget",
-		needs:   []fact{specValidated},
-		changes: true,
-		do:      (*Reconciler).ensureBudget,
-	},
-	{
-		name:    "volumes",
-		needs:   []fact{specValidated},
-		changes: true,
-		do:      (*Reconciler).expandVolumes,
-	},
-	{
-		name:    "certificate annotations",
-		needs:   []fact{certificatesReady, configurationRead},
-		changes: true,
-		do:      (*Reconciler).annotateCertificates,
-	},
-	{
-		name:    "restore",
-		needs:   []fact{certificatesReady},
-		changes: true,
-		do:      (*Reconciler).restoreBackup,
-	},
-	{
-		name:    "recovery",
-		needs:   []fact{certificatesReady},
-		changes: true,
-		do:      (*Reconciler).recoverQuorum,
-	},
-	{
-		name:    "rotation",
-		needs:   []fact{certificatesReady},
-		changes: true,
-		do:      (*Reconciler).planRotations,
-	},
-	{
-		name:    "encryption",
-		needs:   []fact{certificatesReady, configurationRead},
-		changes: true,
-		do:      (*Reconciler).planEncryption,
-	},
-	{
-		name:    "membership", // runs even if the members are unknown
-		needs:   []fact{certificatesReady, configurationRead},
-		changes: true,
-		do:      (*Reconciler).takeActions,
-	},
-	{
-		name:    "API services",
-		needs:   []fact{certificatesReady},
-		changes: true,
-		do:      (*Reconciler).ensureAPIServices,
-	},
-	{
-		name:  "backups",
-		needs: []fact{stateRead},
-		do:    (*Reconciler).readSchedules,
-	},
-	{
-		name:  "version",
-		needs: []fact{certificatesReady},
-		do:    (*Reconciler).readVersion,
-	},
-	{
-		name:  "external etcd",
-		needs: []fact{certificatesReady},
-		do:    (*Reconciler).checkExternalEtcd,
-	},
-}
-
-// pass is the state of one reconciliation.
-type pass struct {
-	cluster       *v1alpha1.ApiServerCluster
-	state         *observed.State
-	observed      time.Time       // when state was read
-	service       *corev1.Service // the Service for clients; nil if the cluster may not be changed
-	certificates  certificates
-	configuration desired.Configuration
-	encryption    encryption.State
-	recoveryPod   *corev1.Pod               // that prepares the data of a recovery; nil: none, if recoveryRead
-	recoveryRead  bool                      // recoveryPod was read
-	secrets       map[string]*corev1.Secret // of the authorities, as read, by trust domain
-	etcd          *etcd.Client              // nil if no member runs
-	formerImage   string                    // of members that are created while an upgrade is held; "": state.Image
-	restart       map[string]bool           // pods that have to restart for a rotation
-	rotating      bool                      // a rotation waits for replicas or kubeconfigs
-	entered       bool                      // a rotation entered a stage
-	restored      bool                      // the backup is restored; configuration does not have its keys yet
-	next          time.Time                 // when something becomes due; zero: unknown
-	stale         bool                      // a step failed because of an outdated observation
-	updated       *int                      // number of pods that were created from the present spec; nil: unknown
-	input         status.Input
-}
-
-// run executes the steps. A failed step stops only the steps that need its facts.
-func (r *Reconciler) run(ctx context.Context, p *pass) {
-	established := map[fact]bool{}
-	for _, s := range steps {
-		if slices.ContainsFunc(s.needs, func(f fact) bool { return !established[f] }) {
-			continue
-		}
-		if !s.changes || p.mayChange() {
-			if err := s.do(r, ctx, p); err != nil {
-				p.failed(ctx, fmt.Errorf("%s: %w", s.name, err))
-				continue
-			}
-		}
-		for _, f := range s.sets {
-			established[f] = true
-		}
-	}
-}
-
-// mayChange reports whether the cluster may be changed.
-func (p *pass) mayChange() bool {
-	return p.input.Invalid == nil && p.input.Lost == nil && !p.cluster.Paused(p.input.Now)
-}
-
-// failed records an error. If its cause is stale state, the reconciliation is repeated instead.
-func (p *pass) failed(ctx context.Context, err error) {
-	if !stale(err) {
-		p.input.Errors = append(p.input.Errors, err)
+// run executes the steps in order. A failed step stops only the steps that need its result. Steps that apply the spec
+// are skipped while the cluster may not be changed; their results are then empty, and the other steps report the
+// existing objects.
+func (r *Reconciler) run(ctx context.Context, o *outcome.Outcome) {
+	o.Input.RotationsUnknown = true
+	if !o.Done(ctx, "finalizer", deletion.EnsureFinalizer(ctx, r.objects(), o.Cluster)) {
 		return
 	}
-	p.stale = true
-	ctrl.LoggerFrom(ctx).V(1).Info("retrying after a conflict", "reason", err.Error())
+	// Adoption precedes the creation of objects, whose names retained objects may have.
+	if o.MayChange() && !o.Done(ctx, "adoption", retention.Adopt(ctx, r.objects(), o.Cluster, r.Clock.Now())) {
+		return
+	}
+	image := cmp.Or(o.Cluster.Spec.Image, o.Cluster.Status.Image, r.Image)
+	observation, err := members.Observe(ctx, r.objects(), o.Cluster, image, r.Clock.Now(), o.Input.Now)
+	o.Input.State = observation.State
+	if !o.Done(ctx, "observation", err) {
+		return
+	}
+	r.validate(o)
+	in := members.Input{Observation: observation, Now: o.Input.Now}
+	files, keys, configured := r.configure(ctx, o)
+	services, exposed := r.expose(ctx, o)
+	certified := false
+	if exposed {
+		in.Credentials, certified = r.certify(ctx, o, services)
+	}
+	if certified {
+		in.Observation = r.connect(ctx, o, services, in)
+	}
+	files.VolumeSize = r.protect(ctx, o)
+	in.Configuration = files
+	if certified {
+		in.RecoveryPodAbsent = r.prepare(ctx, o, in, configured)
+		in.Restart = r.rotate(ctx, o, in, keys, configured)
+		in.Replacing = o.Rotating || len(o.Input.Rotations) > 0 || keys.Changing()
+		in.State = r.change(ctx, o, in, configured)
+	}
+	o.Input.Schedules, err = backups.Conditions(ctx, r.Client, o.Cluster)
+	o.Done(ctx, "backups", err)
+	if certified {
+		r.inspect(ctx, o, in)
+	}
 }
 
-// observe reads the pods and claims.
-func (r *Reconciler) observe(ctx context.Context, p *pass) (err error) {
-	image := cmp.Or(p.cluster.Spec.Image, p.cluster.Status.Image, r.Image)
-	p.observed = r.Clock.Now()
-	p.state, err = observed.Read(ctx, r.Reader, p.cluster, image)
-	if err != nil {
-		return err
+// validate checks the spec. An invalid spec is a result, and not an error: the status reports it, and nothing that
+// depends on the spec is changed.
+func (r *Reconciler) validate(o *outcome.Outcome) {
+	if until, err := o.Cluster.PausedUntil(); err == nil {
+		o.RequeueAt(until)
 	}
-	return r.relabelClaims(ctx, p)
+	o.Input.Invalid = r.Checks.Spec(o.Input.State)
+	if o.Input.Invalid == nil && o.Input.State.Image == "" {
+		o.Input.Invalid = errors.New("spec.image is empty and the operator has no default image")
+	}
 }
 
-func (r *Reconciler) validate(_ context.Context, p *pass) error {
-	if until, err := p.cluster.PausedUntil(); err == nil {
-		p.requeueAt(until)
+// configure stores the configuration for the pods, with the encryption at rest. It reports whether pods may be created
+// with it.
+func (r *Reconciler) configure(
+	ctx context.Context, o *outcome.Outcome,
+) (files desired.Configuration, keys encryption.State, configured bool) {
+	const step = "configuration"
+	if !o.MayChange() {
+		return files, keys, true
 	}
-	p.input.Invalid = r.Checks.spec(p)
-	if p.input.Invalid == nil && p.state.Image == "" {
-		p.input.Invalid = errors.New("spec.image is empty and the operator has no default image")
+	atRest, err := atrest.EnsureKeys(ctx, r.objects(), o.Input.State, o.Input.Now)
+	o.Input.Undecryptable = atRest.Undecryptable
+	o.Lost(atRest.Lost)
+	o.RequeueAt(atRest.Due...)
+	files.Encryption, files.Sockets = atRest.Configuration, atRest.Sockets
+	if !o.Done(ctx, step, err) || !o.MayChange() {
+		return files, atRest.State, err == nil
 	}
-	return nil
+	steps := configuration.Steps{Objects: r.objects(), Checks: r.Checks}
+	result, err := steps.Ensure(ctx, o.Input.State, files)
+	files.Files, files.Static = result.Files, result.Static
+	o.Input.ConfigurationErr, o.Input.Invalid = result.Rejected, result.Invalid
+	return files, atRest.State, o.Done(ctx, step, err)
 }
 
-// readVersion reads the version for the status once no action is pending. It returns no error, because readiness
-// reports a replica that does not respond.
-func (r *Reconciler) readVersion(ctx context.Context, p *pass) error {
-	if p.input.Action.Kind != membership.Wait || p.input.Action.Reason != "" {
-		return nil
+// expose maintains the objects through which the cluster is reached, and in mode Extension its access to the host. It
+// reports whether certificates may be issued for the Services.
+func (r *Reconciler) expose(ctx context.Context, o *outcome.Outcome) (services network.Services, exposed bool) {
+	exposed = true
+	if o.MayChange() {
+		var err error
+		services, err = network.EnsureServices(ctx, r.objects(), o.Cluster)
+		o.Input.Endpoint = services.Endpoint
+		exposed = o.Done(ctx, "services", err)
 	}
-	version, err := r.Checks.version(p, func() (string, error) {
-		return p.state.Version(ctx, p.certificates.roots(), p.certificates.name)
+	if o.MayChange() {
+		o.Done(ctx, "network policies", network.EnsurePolicies(ctx, r.objects(), o.Cluster, r.OperatorNamespace))
+	}
+	if o.MayChange() {
+		o.Done(ctx, "host access", apiservices.EnsureHostAccess(ctx, r.objects(), o.Cluster, r.Host))
+	}
+	return services, exposed
+}
+
+// certify maintains the certificates and keys. The credentials are incomplete if the cluster may not be changed.
+func (r *Reconciler) certify(
+	ctx context.Context, o *outcome.Outcome, services network.Services,
+) (credentials.Set, bool) {
+	result, err := certificates.Ensure(ctx, r.objects(), certificates.Input{
+		State: o.Input.State, Service: services.Clients, Endpoint: services.Endpoint,
+		MayChange: o.MayChange(), Now: o.Input.Now,
 	})
-	if err != nil {
-		ctrl.LoggerFrom(ctx).V(1).Info("version unknown", "reason", err.Error())
+	o.Input.Certificates, o.Input.UserCertificateErr = result.Expiries, result.UserCertificateErr
+	for _, expiry := range result.Expiries {
+		o.RequeueAt(expiry.Renewal)
 	}
-	p.input.Version = version
-	return nil
+	o.Lost(result.Lost)
+	return result.Credentials, o.Done(ctx, "certificates", err)
+}
+
+// connect publishes the credentials of administrators and companions, and reads the members of etcd. It returns the
+// observation with the members, or with the reason why they are unknown.
+func (r *Reconciler) connect(
+	ctx context.Context, o *outcome.Outcome, services network.Services, in members.Input,
+) members.Observation {
+	if o.MayChange() {
+		o.Done(ctx, "kubeconfig",
+			certificates.EnsureKubeconfig(ctx, r.objects(), o.Cluster, services.Endpoint, in.Credentials))
+	}
+	if o.MayChange() {
+		steps := companions.Steps{Objects: r.objects(), Connect: r.Connect}
+		result, err := steps.Ensure(ctx, companions.Input{
+			State: o.Input.State, Credentials: in.Credentials, Service: services.Clients,
+			Endpoint: services.Endpoint, Now: o.Input.Now,
+		})
+		o.Input.Companions, o.Entered = result.Statuses, o.Entered || result.Announced
+		o.RequeueAt(result.Due)
+		o.Done(ctx, "companions", err)
+	}
+	observation, err := members.ReadMembers(ctx, r.Etcd, in.Observation, in.Credentials, o.Input.Now)
+	o.Input.State = observation.State
+	if o.Done(ctx, "etcd", err) && o.MayChange() {
+		o.Done(ctx, "member records", volumes.Record(ctx, r.objects(), observation.State))
+	}
+	return observation
+}
+
+// protect maintains what keeps the replicas and their data. It returns the size of the smallest volume.
+func (r *Reconciler) protect(ctx context.Context, o *outcome.Outcome) (volumeSize int64) {
+	if o.MayChange() {
+		o.Done(ctx, "disruption budget", network.EnsureBudget(ctx, r.objects(), o.Input.State))
+	}
+	// This step also removes owner references of a cluster that may not be changed.
+	o.Done(ctx, "ownership", retention.EnsureOwnership(ctx, r.objects(), o.Input.State, o.MayChange()))
+	if o.MayChange() {
+		var err error
+		volumeSize, o.Input.VolumeErr, err = volumes.Expand(ctx, r.objects(), o.Input.State)
+		o.Done(ctx, "volumes", err)
+	}
+	return volumeSize
+}
+
+// prepare annotates pods with the certificates that they reload, and prepares the data of members in pods: from a
+// backup, or after the loss of the quorum. It reports whether no pod is known to prepare the data of a recovery.
+func (r *Reconciler) prepare(
+	ctx context.Context, o *outcome.Outcome, in members.Input, configured bool,
+) (recoveryPodAbsent bool) {
+	if configured && o.MayChange() {
+		hash := in.Credentials.MountedHash(o.Cluster, in.Configuration)
+		o.Done(ctx, "certificate annotations", certificates.AnnotatePods(ctx, r.objects(), in.State, hash))
+	}
+	if o.MayChange() {
+		var err error
+		o.Restored, err = restore.Restore(ctx, r.objects(), in.State, o.Input.Now)
+		o.Done(ctx, "restore", err)
+	}
+	if o.MayChange() {
+		var err error
+		recoveryPodAbsent, err = recovery.Recover(ctx, r.objects(), in.State, o.Input.Now)
+		o.Done(ctx, "recovery", err)
+	}
+	return recoveryPodAbsent
+}
+
+// rotate decides on the stages of rotations. It returns the pods that have to restart to use new credentials.
+func (r *Reconciler) rotate(
+	ctx context.Context, o *outcome.Outcome, in members.Input, keys encryption.State, configured bool,
+) map[string]bool {
+	restart, decided := map[string]bool{}, false
+	if o.MayChange() {
+		result, err := rotations.Plan(ctx, r.objects(), rotations.PlanInput{
+			State: in.State, Credentials: in.Credentials, Now: o.Input.Now,
+		})
+		o.Follow(result)
+		for _, name := range result.Restart {
+			restart[name] = true
+		}
+		decided = o.Done(ctx, "rotation", err)
+	}
+	if configured && o.MayChange() {
+		steps := atrest.Steps{Objects: r.objects(), Clock: r.Clock}
+		result, err := steps.Plan(ctx, atrest.Input{
+			State: in.State, Credentials: in.Credentials, Encryption: keys,
+			Configuration: in.Configuration.Encryption, Now: o.Input.Now,
+		})
+		if result.Undecryptable != nil {
+			o.Input.Undecryptable = *result.Undecryptable
+		}
+		o.Follow(result.Result)
+		for _, name := range result.Restart {
+			restart[name] = true
+		}
+		o.Input.RotationsUnknown = !o.Done(ctx, "encryption", err) || !decided
+	}
+	return restart
+}
+
+// change executes the actions on pods, claims and members, also if the members are unknown, for example to bootstrap,
+// and then registers API services. It returns the last state that could be read.
+func (r *Reconciler) change(
+	ctx context.Context, o *outcome.Outcome, in members.Input, configured bool,
+) *observed.State {
+	state := in.State
+	if configured && !o.Restored && o.MayChange() {
+		steps := members.Steps{Objects: r.objects(), Pool: r.Etcd, Clock: r.Clock, Image: r.Image}
+		result, err := steps.TakeActions(ctx, in)
+		o.Input.State, o.Input.Action, o.Input.Held, o.Input.Rejected =
+			result.State, result.Action, result.Held, result.Rejected
+		o.Updated = result.Updated
+		if result.State != nil {
+			state = result.State
+		}
+		o.RequeueAt(result.Due)
+		for _, success := range result.Defragmented {
+			r.Metrics.Defragmented(client.ObjectKeyFromObject(o.Cluster), success)
+		}
+		if result.UpgradeErr != nil {
+			o.Failed(ctx, result.UpgradeErr)
+		}
+		o.Done(ctx, "membership", err)
+	}
+	if o.MayChange() {
+		steps := apiservices.Steps{Objects: r.objects(), Connect: r.Connect, Discover: r.Discover}
+		result, err := steps.Ensure(ctx, apiservices.Input{State: state, Credentials: in.Credentials, Now: o.Input.Now})
+		o.Input.APIServices, o.Entered = result.Statuses, o.Entered || result.Announced
+		o.RequeueAt(result.Due)
+		o.Done(ctx, "API services", err)
+	}
+	return state
+}
+
+// inspect reads for the status what only replicas know. The version of Kubernetes is read once no action is pending. An
+// error is logged but not reported, because the readiness of pods already shows a replica that does not respond.
+func (r *Reconciler) inspect(ctx context.Context, o *outcome.Outcome, in members.Input) {
+	idle := o.Input.Action.Kind == membership.Wait && o.Input.Action.Reason == ""
+	if idle && !r.Checks.VersionKnown(in.State) {
+		version, err := in.State.Version(ctx, in.Credentials.Roots(), in.Credentials.ServerName)
+		if version != "" {
+			r.Checks.VersionRead(in.State)
+		}
+		if err != nil {
+			ctrl.LoggerFrom(ctx).V(1).Info("Version of the API servers is unknown", "reason", err.Error())
+		}
+		o.Input.Version = version
+	}
+	names, due, err := members.WithoutEtcd(ctx, in.State, in.Credentials, o.Input.Now)
+	if o.Done(ctx, "external etcd", err) {
+		o.Input.WithoutEtcd = names
+		o.RequeueAt(due...)
+	}
 }

@@ -1,12 +1,13 @@
-// Package schedule computes the times of cron schedules and the periods that begin at them. Its functions are pure: time is an
-// argument.
+// Package schedule computes the times of cron schedules, and the windows of time that begin at these times. It backs
+// the schedules of backups and the maintenance windows of clusters. All functions are pure: the caller passes the
+// current time.
 package schedule
 
 import (
 	"fmt"
 	"strings"
 	"time"
-	_ "time/tzdata" // images need no tz database
+	_ "time/tzdata" // embeds the time zone database, so that images need none
 
 	"github.com/robfig/cron/v3"
 )
@@ -14,13 +15,14 @@ import (
 // Schedule is a parsed cron schedule.
 type Schedule struct{ schedule cron.Schedule }
 
-// Parse parses a cron expression, as CronJobs do, and the name of a time zone. The default is UTC. Unlike CronJobs it rejects
-// intervals (@every): their times depend on when they are evaluated.
+// Parse parses a cron expression in the syntax of a CronJob and the name of a time zone, by default UTC. Unlike a
+// CronJob, Parse rejects intervals (@every): their times depend on the moment at which the schedule is evaluated, so a
+// restart of the operator would shift them.
 func Parse(expression, timeZone string) (Schedule, error) {
 	if strings.Contains(expression, "TZ") {
 		return Schedule{}, fmt.Errorf("schedule %q: use timeZone instead of TZ or CRON_TZ", expression)
 	}
-	zone, err := time.LoadLocation(timeZone) // "" is UTC
+	zone, err := time.LoadLocation(timeZone) // "" means UTC
 	if err != nil || strings.EqualFold(timeZone, "local") {
 		return Schedule{}, fmt.Errorf("timeZone %q is unknown", timeZone)
 	}
@@ -36,35 +38,55 @@ func Parse(expression, timeZone string) (Schedule, error) {
 	return Schedule{fields}, nil
 }
 
-// Next returns the first scheduled time after t, or zero if there is none, as for February 30.
+// Next returns the first scheduled time after t, or the zero time if the schedule never fires, such as on February 30.
 func (s Schedule) Next(t time.Time) time.Time { return s.schedule.Next(t) }
 
-// maxMissed bounds the scheduled times that are examined at once.
-const maxMissed = 1000
+// longestGap is longer than the time between two scheduled times: February 29 is the rarest day.
+const longestGap = 10 * 366 * 24 * time.Hour
 
-// Last returns the last scheduled time in (after, now], or zero.
+// Last returns the last scheduled time in (after, now], or the zero time if that period has none. The number of
+// scheduled times that Last examines grows with the logarithm of the period, because a schedule may have been suspended
+// for years.
 func (s Schedule) Last(after, now time.Time) time.Time {
-	// A schedule may have been suspended for years: halve the period until few times are left.
-	for from := now.Add(-time.Minute); from.After(after); from = now.Add(-2 * now.Sub(from)) {
-		if t := s.Next(from); !t.IsZero() && !t.After(now) {
-			after = from
-			break
+	due := func(from time.Time) bool {
+		t := s.Next(from)
+		return !t.IsZero() && !t.After(now)
+	}
+	// Search in a period that ends now, and double it until it contains a scheduled time. Earlier times cannot be the last
+	// one.
+	from := now.Add(-time.Minute)
+	for from.After(after) && !due(from) && now.Sub(from) < longestGap {
+		from = now.Add(-2 * now.Sub(from))
+	}
+	if from.Before(after) {
+		from = after
+	}
+	if !due(from) {
+		return time.Time{}
+	}
+	// Invariant: (from, now] contains a scheduled time, and (to, now] contains none.
+	for to := now; ; {
+		last := s.Next(from)
+		if !due(last) {
+			return last
+		}
+		if middle := last.Add(to.Sub(last) / 2); due(middle) {
+			from = middle
+		} else {
+			from, to = last, middle
 		}
 	}
-	var last time.Time
-	for n, t := 0, s.Next(after); n < maxMissed && !t.IsZero() && !t.After(now); n, t = n+1, s.Next(t) {
-		last = t
-	}
-	return last
 }
 
-// Window is a period that recurs.
+// Window is a recurring period of time, such as a maintenance window. It opens at each time of Starts, and stays open
+// for Duration.
 type Window struct {
 	Starts   Schedule
 	Duration time.Duration
 }
 
-// opening returns the first time, starting at t, at which the window is open, or zero if there is none.
+// opening returns the first time at or after t at which the window is open, or the zero time if the window never opens
+// again.
 func (w Window) opening(t time.Time) time.Time {
 	start := w.Starts.Next(t.Add(-w.Duration))
 	if !start.IsZero() && !start.After(t) {
@@ -73,8 +95,8 @@ func (w Window) opening(t time.Time) time.Time {
 	return start
 }
 
-// Opening returns the first time, starting at t, at which one of the windows is open: t itself if one is open or there
-// are no windows, zero if none ever opens.
+// Opening returns the first time at or after t at which any of the windows is open. It returns t itself if a window is
+// open at t or windows is empty, and the zero time if no window ever opens again.
 func Opening(windows []Window, t time.Time) time.Time {
 	if len(windows) == 0 {
 		return t

@@ -8,16 +8,17 @@ import (
 	"quorate.dev/operator/pki"
 )
 
-// Keys of the Secret besides tls.crt and tls.key.
+// Keys of the Secret in addition to tls.crt and tls.key.
 const (
-	AuthorityKey        = "ca.crt" // for clients
+	AuthorityKey        = "ca.crt" // certificate with which clients verify tls.crt
 	authorityPrivateKey = "ca.key"
 )
 
-// bundle is the data of the Secret: an authority and the certificate that it signed.
+// bundle is the data of the Secret: an authority and the certificate that the authority has signed.
 type bundle map[string][]byte
 
-// renewed returns the bundle and "" if it is valid, or else a new bundle and the reason for the renewal.
+// renewed returns the bundle itself and "" if the bundle is valid, or else a new bundle and the reason for the renewal.
+// A renewal keeps the authority while the authority is valid.
 func (b bundle) renewed(leaf pki.Leaf, now time.Time) (bundle, string, error) {
 	authority, reason, err := b.authority(now)
 	if err != nil {
@@ -39,7 +40,8 @@ func (b bundle) renewed(leaf pki.Leaf, now time.Time) (bundle, string, error) {
 	}, reason, nil
 }
 
-// authority returns the authority of the bundle and "", or else a new authority and the reason for the renewal.
+// authority returns the bundle's authority and "" if it is valid, or else a new authority and the reason for the
+// renewal.
 func (b bundle) authority(now time.Time) (pki.Authority, string, error) {
 	existing, reason := b.existingAuthority(now)
 	if reason == "" {
@@ -49,7 +51,7 @@ func (b bundle) authority(now time.Time) (pki.Authority, string, error) {
 	return authority, reason, err
 }
 
-// existingAuthority returns the authority of the bundle, or the reason why it has to be replaced.
+// existingAuthority returns the bundle's authority and "", or the reason why the authority has to be replaced.
 func (b bundle) existingAuthority(now time.Time) (pki.Authority, string) {
 	if len(b) == 0 {
 		return pki.Authority{}, "missing"

@@ -1,6 +1,10 @@
-// Package servingcert manages the serving certificate of the operator's metrics. It is stored in a Secret that the
-// replicas share, created if missing, renewed before it expires, and reloaded without a restart. A Secret that the
-// operator did not create is used unchanged.
+// Package servingcert manages the serving certificate of the operator's metrics endpoint.
+//
+// The certificate is stored in a Secret that all replicas of the operator share. The first replica creates the Secret,
+// any replica renews the certificate before it expires, and each replica reloads it without a restart. Replicas
+// coordinate through the resource version of the Secret: of two concurrent writes one fails with a conflict, and that
+// replica reads again. A Secret that the operator did not create, recognized by its labels, is served but never
+// written.
 package servingcert
 
 import (
@@ -23,26 +27,28 @@ import (
 )
 
 const (
-	// interval between reads of the Secret, which another replica may have renewed.
+	// interval is the time between reads of the Secret, which another replica may have renewed.
 	interval = time.Minute
-	// retryInterval applies after errors, conflictInterval after concurrent writes of two replicas.
+	// retryInterval is the first delay after an error, and conflictInterval the first delay after a conflict with a
+	// write of another replica. Each further failure doubles the delay, up to interval, so that a persistent failure
+	// causes at most about one write per interval.
 	retryInterval    = 2 * time.Second
 	conflictInterval = 100 * time.Millisecond
 )
 
-// Keeper manages one certificate. It is a manager.Runnable that runs in every replica.
+// Keeper manages one certificate. It is a manager.Runnable that runs in every replica of the operator.
 type Keeper struct {
-	Client client.Client  // must not be a cache
-	Secret *corev1.Secret // name, namespace, owners, and labels of a Secret that the operator created; nil: keep the certificate in memory
+	Client client.Client  // reads must not be cached
+	Secret *corev1.Secret // name, namespace, labels and owners of the Secret; nil: the certificate is kept in memory
 	Leaf   pki.Leaf       // subject and usages of the certificate
 	Clock  clock.WithTicker
 	Logger logr.Logger
 
-	memory  map[string][]byte // data if Secret is nil
+	memory  map[string][]byte // data of the certificate if Secret is nil
 	current atomic.Pointer[loaded]
 }
 
-// loaded is the certificate in use and its PEM encoding.
+// loaded is the certificate that is being served, with its PEM encoding.
 type loaded struct {
 	pem         string
 	certificate tls.Certificate
@@ -60,17 +66,21 @@ func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return &current.certificate, nil
 }
 
-// Start manages the certificate until ctx is done. It retries all errors.
+// Start manages the certificate until ctx is done. It logs and retries all errors.
 func (k *Keeper) Start(ctx context.Context) error {
+	var retry time.Duration // delay after the last failure; 0: the last refresh succeeded
 	for {
 		wait := interval
 		switch err := k.refresh(ctx); {
 		case err == nil, ctx.Err() != nil:
+			retry = 0
 		case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err): // another replica wrote first
-			wait = conflictInterval
+			retry = min(max(2*retry, conflictInterval), interval)
+			wait = retry
 		default:
 			k.Logger.Error(err, "Failed to refresh the serving certificate of the metrics endpoint")
-			wait = retryInterval
+			retry = min(max(2*retry, retryInterval), interval)
+			wait = retry
 		}
 		select {
 		case <-k.Clock.After(wait):
@@ -80,7 +90,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
-// refresh reads the certificate, renews it if necessary and loads it.
+// refresh reads the Secret, renews the certificate if that is necessary, and serves the result.
 func (k *Keeper) refresh(ctx context.Context) error {
 	stored, err := k.get(ctx)
 	if err != nil {
@@ -103,12 +113,13 @@ func (k *Keeper) refresh(ctx context.Context) error {
 	return k.load(wanted)
 }
 
-// foreign reports whether the operator did not create the Secret.
+// foreign reports whether the Secret lacks the operator's labels, which means that another client, such as
+// cert-manager, manages it.
 func (k *Keeper) foreign(stored *corev1.Secret) bool {
 	return k.Secret != nil && !labels.SelectorFromSet(k.Secret.Labels).Matches(labels.Set(stored.Labels))
 }
 
-// load starts to serve a certificate.
+// load starts to serve the certificate in b, unless it is served already.
 func (k *Keeper) load(b bundle) error {
 	text := string(b[corev1.TLSCertKey])
 	if current := k.current.Load(); current != nil && current.pem == text {
@@ -116,13 +127,13 @@ func (k *Keeper) load(b bundle) error {
 	}
 	certificate, err := tls.X509KeyPair(b[corev1.TLSCertKey], b[corev1.TLSPrivateKeyKey])
 	if err != nil {
-		return fmt.Errorf("loading the serving certificate: %w", err)
+		return fmt.Errorf("load the serving certificate: %w", err)
 	}
 	k.current.Store(&loaded{pem: text, certificate: certificate})
 	return nil
 }
 
-// get returns the Secret, without a resource version if it does not exist.
+// get returns the stored Secret, or a new one without a resource version if it does not exist.
 func (k *Keeper) get(ctx context.Context) (*corev1.Secret, error) {
 	if k.Secret == nil {
 		return &corev1.Secret{Data: k.memory}, nil
@@ -132,18 +143,19 @@ func (k *Keeper) get(ctx context.Context) (*corev1.Secret, error) {
 	if apierrors.IsNotFound(err) {
 		return &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
-				Name: k.Secret.Name, Namespace: k.Secret.Namespace, Labels: k.Secret.Labels, OwnerReferences: k.Secret.OwnerReferences,
+				Name: k.Secret.Name, Namespace: k.Secret.Namespace, Labels: k.Secret.Labels,
+				OwnerReferences: k.Secret.OwnerReferences,
 			},
 			Type: corev1.SecretTypeTLS,
 		}, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading Secret %s: %w", k.Secret.Name, err)
+		return nil, fmt.Errorf("read Secret %s: %w", k.Secret.Name, err)
 	}
 	return stored, nil
 }
 
-// put writes the Secret. It fails if another replica has written it since it was read.
+// put creates or updates the Secret. It returns a conflict if another replica has written the Secret since it was read.
 func (k *Keeper) put(ctx context.Context, secret *corev1.Secret) error {
 	if k.Secret == nil {
 		k.memory = secret.Data
@@ -156,7 +168,7 @@ func (k *Keeper) put(ctx context.Context, secret *corev1.Secret) error {
 		err = k.Client.Update(ctx, secret)
 	}
 	if err != nil {
-		return fmt.Errorf("writing Secret %s: %w", secret.Name, err)
+		return fmt.Errorf("write Secret %s: %w", secret.Name, err)
 	}
 	return nil
 }

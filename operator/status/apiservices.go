@@ -34,7 +34,8 @@ func apiServices(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition 
 		return condition(v1alpha1.APIServicesAvailable, false, reason, "%d of %d APIServices are not available: %s",
 			len(problems), len(all), limited(strings.Join(problems, "; ")))
 	}
-	return condition(v1alpha1.APIServicesAvailable, true, v1alpha1.ReasonAllAvailable, "%d of %d APIServices are available", len(all), len(all))
+	return condition(v1alpha1.APIServicesAvailable, true, v1alpha1.ReasonAllAvailable,
+		"%d of %d APIServices are available", len(all), len(all))
 }
 
 // limited truncates a message that lists an unlimited number of problems.

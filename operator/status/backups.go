@@ -16,11 +16,14 @@ type Schedule struct {
 	Condition metav1.Condition
 }
 
-// backupReady is true if the condition is true for all schedules of the cluster. It is absent without schedules.
+// backupReady is true if the condition BackupReady is true for all schedules of the cluster. It is absent without
+// schedules.
 func backupReady(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	var problems []string
 	reason := ""
-	schedules := slices.SortedFunc(slices.Values(in.Schedules), func(a, b Schedule) int { return cmp.Compare(a.Name, b.Name) })
+	schedules := slices.SortedFunc(slices.Values(in.Schedules), func(a, b Schedule) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
 	for _, s := range schedules {
 		if s.Condition.Status != metav1.ConditionTrue {
 			reason = cmp.Or(reason, s.Condition.Reason)
@@ -33,5 +36,6 @@ func backupReady(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	case len(schedules) == 1:
 		return condition(v1alpha1.BackupReady, true, schedules[0].Condition.Reason, "%s", schedules[0].Condition.Message)
 	}
-	return condition(v1alpha1.BackupReady, true, v1alpha1.ReasonBackupsCurrent, "The newest backups of all %d schedules are current", len(schedules))
+	return condition(v1alpha1.BackupReady, true, v1alpha1.ReasonBackupsCurrent,
+		"The newest backups of all %d schedules are current", len(schedules))
 }

@@ -4,13 +4,14 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// expiryNotice is the remaining lifetime at which a certificate is reported, unless half of the lifetime that remains
-// at its renewal is shorter.
+// expiryNotice is the remaining lifetime at which a certificate that was not renewed is reported. For certificates with
+// a short lifetime, it is half of the lifetime that remains at the time of renewal.
 const expiryNotice = 30 * 24 * time.Hour
 
 // notice returns the time at which a certificate is reported.
@@ -51,13 +52,23 @@ func certificates(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		"The next certificate to expire is the one in Secret %s, at %s", first.Secret, at)
 }
 
-// rotating is true while authorities or keys are being replaced. Its reason is the stage.
-func rotating(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
+// rotating is true while authorities or keys are being replaced. Its reason is the stage. If this reconciliation could
+// not decide on the next stage, the condition is true if the status records a stage. Otherwise the stored condition
+// stays, including its observed generation, because a replacement that the spec requests since that generation may not
+// have begun.
+func rotating(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	if in.State == nil {
 		return unknown(v1alpha1.CredentialsRotating)
 	}
 	if len(in.Rotations) == 0 {
-		return condition(v1alpha1.CredentialsRotating, false, v1alpha1.ReasonUpToDate, "No authority or key is being replaced")
+		in.Rotations = recordedRotations(cluster.Status.Rotations)
+	}
+	if len(in.Rotations) == 0 {
+		if in.RotationsUnknown && meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.CredentialsRotating) != nil {
+			return metav1.Condition{}
+		}
+		return condition(v1alpha1.CredentialsRotating, false, v1alpha1.ReasonUpToDate,
+			"No authority or key is being replaced")
 	}
 	messages := make([]string, 0, len(in.Rotations))
 	for _, r := range in.Rotations {
@@ -68,4 +79,24 @@ func rotating(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		messages = append(messages, text)
 	}
 	return condition(v1alpha1.CredentialsRotating, true, in.Rotations[0].Stage, "%s", strings.Join(messages, "; "))
+}
+
+// recordedRotations returns the replacements that the status records. A paused or hibernated cluster keeps their
+// stages.
+func recordedRotations(r *v1alpha1.Rotations) (recorded []Rotation) {
+	if r == nil {
+		return nil
+	}
+	for _, one := range []struct {
+		name     string
+		rotation *v1alpha1.Rotation
+	}{
+		{"certificate authorities", r.Authorities}, {"service-account keys", r.ServiceAccountKeys},
+		{"encryption keys", r.EncryptionKeys},
+	} {
+		if one.rotation != nil {
+			recorded = append(recorded, Rotation{Name: one.name, Stage: one.rotation.Stage})
+		}
+	}
+	return recorded
 }

@@ -26,7 +26,9 @@ func companions(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		}
 	}
 	if len(problems) > 0 {
-		return condition(v1alpha1.CompanionsAvailable, false, v1alpha1.ReasonCompanionsNotAvailable, "%s", limited(strings.Join(problems, "; ")))
+		return condition(v1alpha1.CompanionsAvailable, false, v1alpha1.ReasonCompanionsNotAvailable, "%s",
+			limited(strings.Join(problems, "; ")))
 	}
-	return condition(v1alpha1.CompanionsAvailable, true, v1alpha1.ReasonAllAvailable, "%d of %d companions are available", len(all), len(all))
+	return condition(v1alpha1.CompanionsAvailable, true, v1alpha1.ReasonAllAvailable,
+		"%d of %d companions are available", len(all), len(all))
 }

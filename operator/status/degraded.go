@@ -3,12 +3,14 @@ package status
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
 	"quorate.dev/operator/observed"
 )
 
@@ -30,10 +32,16 @@ func degraded(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 			cluster.Status.Recovery.Source(), cmp.Or(cluster.Status.Recovery.Message, string(cluster.Status.Recovery.Stage)))
 	case !cluster.ExternalEtcd() && in.State.QuorumLost(in.Now):
 		return condition(v1alpha1.Degraded, true, observed.QuorumLostReason,
-			"etcd has no quorum; the operator only recreates missing pods until it is restored, or spec.recovery requests a recovery")
+			"etcd has no quorum; the operator only recreates missing pods until it is restored, or spec.recovery requests a "+
+				"recovery")
+	case lostWrites(in.State) != "":
+		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonAcknowledgedWritesLost, "%s", lostWrites(in.State))
+	case differentData(in.State) != "":
+		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonDataDiffers, "%s", differentData(in.State))
 	case len(in.WithoutEtcd) > 0:
-		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonEtcdUnreachable, "etcd at %s does not respond to %s; check its "+
-			"members, the network, and the certificates in spec.etcd.external.secretRef",
+		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonEtcdUnreachable,
+			"etcd at %s does not respond to %s; check its members, the network, and the certificates in "+
+				"spec.etcd.external.secretRef",
 			strings.Join(cluster.Spec.Etcd.External.Endpoints, ", "), strings.Join(in.WithoutEtcd, ", "))
 	case in.ConfigurationErr != nil:
 		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonInvalidConfiguration,
@@ -42,7 +50,8 @@ func degraded(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	if len(in.Undecryptable) > 0 {
 		resources := strings.Join(in.Undecryptable, ",")
 		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonDecryptionNotConfirmed,
-			"spec.encryption does not list %s any more; the encryption is unchanged. To decrypt the stored objects, set the annotation %s=%s",
+			"spec.encryption does not list %s any more; the encryption is unchanged. To decrypt the stored objects, set the "+
+				"annotation %s=%s",
 			resources, v1alpha1.DecryptAnnotation, resources)
 	}
 	if in.VolumeErr != nil {
@@ -63,7 +72,67 @@ func degraded(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		slices.Sort(problems)
 		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonPodsFailing, "%s", strings.Join(problems, "; "))
 	}
+	if message := notCompared(in.State); message != "" {
+		return condition(v1alpha1.Degraded, true, v1alpha1.ReasonVolumeNotCompared, "%s", message)
+	}
 	return condition(v1alpha1.Degraded, false, v1alpha1.ReasonAsExpected, "No problems detected")
+}
+
+// lostWrites describes the members that have acknowledged writes which the other members lack, or returns "".
+func lostWrites(s *observed.State) string {
+	var members, names []string
+	for _, claim := range s.Claims {
+		if m := s.Member(claim.Name); m != nil && m.Healthy {
+			continue
+		}
+		if message := s.LostWrites(claim.Name); message != "" {
+			members, names = append(members, claim.Name+" has stopped: "+strings.TrimRight(message, ".")), append(names,
+				claim.Name)
+		}
+	}
+	if len(members) == 0 {
+		return ""
+	}
+	slices.Sort(members)
+	slices.Sort(names)
+	return fmt.Sprintf("%s. Nothing of it is deleted. To continue without these writes, set the annotation %s=%s",
+		strings.Join(members, "; "), v1alpha1.ReplaceMembersAnnotation, strings.Join(names, ","))
+}
+
+// differentData returns a message with the reports of all members whose data differs from the data of other members at
+// the same revision, or "".
+func differentData(s *observed.State) string {
+	var reports []string
+	for _, m := range s.Members {
+		if m.Report.Difference != "" {
+			reports = append(reports, m.Name+" reports: "+m.Report.Difference)
+		}
+	}
+	if len(reports) == 0 {
+		return ""
+	}
+	slices.Sort(reports)
+	return strings.Join(reports, "; ") + `. Nothing is changed. See "Damaged data" in docs/etcd.md`
+}
+
+// notCompared describes the claims of former members of the cluster that may have the only copy of acknowledged writes,
+// or returns "".
+func notCompared(s *observed.State) string {
+	var claims []string
+	for i := range s.Released {
+		claim := &s.Released[i]
+		reason := claim.Annotations[desired.UnprovenAnnotation]
+		if reason != "" && claim.Annotations[desired.FormerMemberAnnotation] == string(s.Cluster.UID) &&
+			claim.DeletionTimestamp == nil {
+			claims = append(claims, "PersistentVolumeClaim "+claim.Name+" is kept: "+reason)
+		}
+	}
+	if len(claims) == 0 {
+		return ""
+	}
+	slices.Sort(claims)
+	return strings.Join(claims, "; ") +
+		". It may have acknowledged writes that the members lack; delete it when you do not need them"
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -9,7 +9,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// paused is true until the time in the annotation.
+// paused is true until the time in PausedUntilAnnotation.
 func paused(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	until, _ := cluster.PausedUntil() // the error makes the spec invalid
 	at := until.UTC().Format(time.RFC3339)
@@ -41,6 +41,9 @@ func removeInapplicable(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1
 	}
 	if cluster.Spec.Recovery == nil && cluster.Status.Recovery == nil {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.Recovered)
+	}
+	if in.Deletion == nil {
+		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.Deleting)
 	}
 	if cluster.Spec.Restore == nil {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.Restored)

@@ -16,13 +16,17 @@ func progressing(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition 
 	ready, replicas := in.State.ReadyReplicas(), cluster.ReplicaCount()
 	switch {
 	case in.Lost != nil:
-		return condition(v1alpha1.Progressing, false, v1alpha1.ReasonSecretLost, "The operator makes no changes until the lost Secret is restored")
+		return condition(v1alpha1.Progressing, false, v1alpha1.ReasonSecretLost,
+			"The operator makes no changes until the lost Secret is restored")
 	case in.Invalid != nil:
-		return condition(v1alpha1.Progressing, false, v1alpha1.ReasonInvalidSpec, "The operator makes no changes until the spec is valid")
+		return condition(v1alpha1.Progressing, false, v1alpha1.ReasonInvalidSpec,
+			"The operator makes no changes until the spec is valid")
 	case cluster.Paused(in.Now):
-		return condition(v1alpha1.Progressing, false, v1alpha1.ReasonPaused, "The operator makes no changes while the cluster is paused")
+		return condition(v1alpha1.Progressing, false, v1alpha1.ReasonPaused,
+			"The operator makes no changes while the cluster is paused")
 	case !cluster.ExternalEtcd() && in.State.QuorumLost(in.Now) && in.Action.Kind == membership.Wait:
-		return condition(v1alpha1.Progressing, false, observed.QuorumLostReason, "The operator makes no changes. %s", in.Action.Reason)
+		return condition(v1alpha1.Progressing, false, observed.QuorumLostReason,
+			"The operator makes no changes. %s", in.Action.Reason)
 	case in.Rejected != nil:
 		return condition(v1alpha1.Progressing, true, v1alpha1.ReasonWaitingForEtcd,
 			"Retrying after etcd rejected a change: %v", in.Rejected)
@@ -36,7 +40,8 @@ func progressing(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition 
 	case in.Action.Reason != "":
 		return condition(v1alpha1.Progressing, true, v1alpha1.ReasonWaiting, "%s", in.Action.Reason)
 	case ready != replicas || len(in.State.Pods) != replicas:
-		return condition(v1alpha1.Progressing, true, v1alpha1.ReasonWaitingForReplicas, "%d of %d API servers are ready", ready, replicas)
+		return condition(v1alpha1.Progressing, true, v1alpha1.ReasonWaitingForReplicas,
+			"%d of %d API servers are ready", ready, replicas)
 	}
 	return condition(v1alpha1.Progressing, false, v1alpha1.ReasonReconciled, "Observed state matches the spec")
 }

@@ -24,7 +24,8 @@ func space(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	if in.State == nil {
 		return unknown(v1alpha1.EtcdSpaceAvailable)
 	}
-	if last := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.EtcdSpaceAvailable); in.State.EtcdErr != nil && last != nil {
+	if last := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.EtcdSpaceAvailable); in.State.EtcdErr != nil &&
+		last != nil {
 		return *last
 	}
 	if in.State.EtcdErr != nil {
@@ -57,7 +58,8 @@ func space(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		return condition(v1alpha1.EtcdSpaceAvailable, false, v1alpha1.ReasonSoftQuotaExceeded,
 			"API servers refuse to create objects: %s. %s", strings.Join(full, ", "), advice)
 	}
-	return condition(v1alpha1.EtcdSpaceAvailable, true, v1alpha1.ReasonSpaceAvailable, "All databases are below %d%% of their quota", softQuotaPercent)
+	return condition(v1alpha1.EtcdSpaceAvailable, true, v1alpha1.ReasonSpaceAvailable,
+		"All databases are below %d%% of their quota", softQuotaPercent)
 }
 
 func usage(m etcd.Member) string {

@@ -24,37 +24,47 @@ type Expiry struct {
 	Secret  string
 	At      time.Time
 	Created time.Time
-	Renewal time.Time // when it is due for renewal
+	Renewal time.Time // time from which the certificate is due for renewal
+}
+
+// Wait describes why a requested deletion has not started.
+type Wait struct {
+	Reason  string // reason of the condition Deleting
+	Message string
 }
 
 // Rotation is a replacement of authorities or keys in progress.
 type Rotation struct {
-	Name    string // what is replaced
+	Name    string // the authorities or the key that is replaced, for messages
 	Stage   string
-	Message string // what the stage waits for; "" if it has just begun
+	Message string // sentence with the reason why the stage waits; "" if the stage has just begun
 }
 
 // Input is the input of Compute.
 type Input struct {
 	State              *observed.State   // nil if it could not be read
 	Action             membership.Action // last planned action; without a kind if none was planned
-	Held               string            // why a rollout waits for a maintenance window; "" in one
+	Held               string            // why a rollout waits for a maintenance window; "" while a window is open
 	Rejected           error             // etcd's error for the action, which is retried
 	Errors             []error           // errors of the steps
 	Invalid            error             // validation error of the spec
-	Lost               error             // which Secret in use is missing; nothing is changed until it is restored
+	Lost               error             // names a missing Secret in use; until it is restored, nothing is changed
 	Certificates       []Expiry
 	UserCertificateErr error // why the user's certificate cannot be used
 	Rotations          []Rotation
-	APIServices        *[]v1alpha1.APIServiceStatus // nil: unknown, keep the status
-	Companions         *[]v1alpha1.CompanionStatus  // nil: unknown, keep the status
-	// ConfigurationErr is why the files of the configuration cannot be used. The last valid ones are in use.
+	// RotationsUnknown is true if this reconciliation has not decided whether authorities or keys have to be replaced,
+	// because the operator may not change the cluster or a step has failed.
+	RotationsUnknown bool
+	APIServices      *[]v1alpha1.APIServiceStatus // nil: unknown, keep the status
+	Companions       *[]v1alpha1.CompanionStatus  // nil: unknown, keep the status
+	// ConfigurationErr is the reason why the configuration files cannot be used. The last valid files stay in use.
 	ConfigurationErr error
 	// Undecryptable are resources that were removed from spec.encryption without a confirmation. They stay encrypted.
 	Undecryptable []string
 	// WithoutEtcd are the API servers that are not ready because their external etcd does not respond.
 	WithoutEtcd []string
-	Schedules   []Schedule // of backups
+	Schedules   []Schedule // the backup schedules of the cluster
+	Deletion    *Wait      // why a requested deletion waits; nil: none was requested
 	VolumeErr   error      // why volumes cannot be expanded
 	Version     string
 	Endpoint    string
@@ -63,14 +73,18 @@ type Input struct {
 
 // checks compute one condition each.
 var checks = []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{
-	available, progressing, degraded, quorum, space, certificates, rotating, apiServices, companions, backupReady, paused, restored, recovered,
+	available, progressing, degraded, quorum, space, certificates, rotating, apiServices, companions, backupReady,
+	paused, restored, recovered, deleting,
 }
 
-// Compute returns the next status of a cluster. ObservedGeneration advances only if the state was read.
+// Compute returns the next status of a cluster. ObservedGeneration advances only if the state of the cluster was read.
 func Compute(cluster *v1alpha1.ApiServerCluster, in Input) v1alpha1.ApiServerClusterStatus {
 	next := *cluster.Status.DeepCopy()
 	for _, check := range checks {
 		condition := check(cluster, in)
+		if condition.Type == "" {
+			continue // the former condition stays, with its generation
+		}
 		condition.ObservedGeneration = cluster.Generation
 		set(&next, condition, in.Now)
 	}
@@ -89,7 +103,7 @@ func set(next *v1alpha1.ApiServerClusterStatus, condition metav1.Condition, now 
 	if old == nil || old.Status != condition.Status {
 		condition.LastTransitionTime = metav1.NewTime(now)
 	} else if old.Reason == v1alpha1.ReasonNotObserved && condition.Reason != old.Reason {
-		old.LastTransitionTime = metav1.NewTime(now) // nothing is known about the time before
+		old.LastTransitionTime = metav1.NewTime(now) // when the present status began is unknown
 	}
 	meta.SetStatusCondition(&next.Conditions, condition)
 }
@@ -109,7 +123,7 @@ func fill(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1.ApiServerClus
 		return
 	}
 	if s.EtcdErr != nil && !s.Unreachable() {
-		return // the members are those that were read last
+		return // keep the members of the last successful read
 	}
 	if s.EtcdErr != nil {
 		next.Members = acknowledge(s, unreachable(cluster.Status.Members, in.Now), 0, in.Now)
@@ -168,7 +182,8 @@ func lastDefragment(members []v1alpha1.MemberStatus, name string) *metav1.Time {
 	return nil
 }
 
-// volumeOf returns the UID of the claim on which a member has started. It does not change in the lifetime of a member.
+// volumeOf returns the UID of the claim on which a member has started. The UID is recorded once and never changes while
+// the member exists, so that a claim that was deleted and created again is recognized.
 func volumeOf(s *observed.State, m etcd.Member) string {
 	if former := memberNamed(s.Cluster.Status.Members, m.Name); former != nil && former.Volume != "" {
 		return former.Volume
@@ -179,12 +194,14 @@ func volumeOf(s *observed.State, m etcd.Member) string {
 	return ""
 }
 
-// acknowledgePeriod is how old the acknowledged states in the status may become. Updating them more often would cost a write
-// for every reconciliation, because etcd's log never stands still.
+// acknowledgePeriod is the age at which the acknowledged states in the status are updated. More frequent updates would
+// write the status in every reconciliation, because the raft log of a running etcd always grows.
 const acknowledgePeriod = 5 * time.Minute
 
-// acknowledge updates the acknowledged states of members that are older than period.
-func acknowledge(s *observed.State, members []v1alpha1.MemberStatus, period time.Duration, now time.Time) []v1alpha1.MemberStatus {
+// acknowledge updates those acknowledged states of members that are older than period.
+func acknowledge(
+	s *observed.State, members []v1alpha1.MemberStatus, period time.Duration, now time.Time,
+) []v1alpha1.MemberStatus {
 	for i := range members {
 		m := &members[i]
 		id, err := strconv.ParseUint(m.ID, 16, 64)
@@ -203,7 +220,8 @@ func acknowledge(s *observed.State, members []v1alpha1.MemberStatus, period time
 	return members
 }
 
-// unreachable returns the last known members while there is no quorum: none of them is ready or the leader.
+// unreachable returns the last known members for an etcd without a quorum. No member is ready, and the former leader is
+// shown as a voter.
 func unreachable(members []v1alpha1.MemberStatus, now time.Time) []v1alpha1.MemberStatus {
 	out := slices.Clone(members)
 	for i := range out {
@@ -239,6 +257,7 @@ func condition(kind string, status bool, reason, format string, args ...any) met
 
 func unknown(kind string) metav1.Condition {
 	return metav1.Condition{
-		Type: kind, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotObserved, Message: "The objects of the cluster could not be read",
+		Type: kind, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotObserved,
+		Message: "The objects of the cluster could not be read",
 	}
 }

@@ -14,14 +14,14 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// pathFields are the fields of configuration files and kubeconfigs that name files.
+// pathFields are the fields of configuration files and kubeconfigs whose values are paths of files.
 var pathFields = []string{
 	"kubeConfigFile", "caBundle", "clientCert", "clientKey",
 	"certificate-authority", "client-certificate", "client-key", "tokenFile",
 }
 
-// checkMainFiles returns an error if the objects of a part do not have its main file. The API server's own error would only name a
-// path in the pod.
+// checkMainFiles returns an error for each part of the configuration whose ConfigMap or Secret lacks the part's main
+// file. The error names the keys that do exist; the API server's own error would only name a path in the pod.
 func checkMainFiles(cluster *v1alpha1.ApiServerCluster, c desired.Configuration) error {
 	var errs []error
 	for _, part := range desired.Parts(cluster) {
@@ -46,20 +46,21 @@ func checkMainFiles(cluster *v1alpha1.ApiServerCluster, c desired.Configuration)
 			keys = append(keys[:shown], "...")
 		}
 		errs = append(errs, fmt.Errorf("%s: %s has no key %s, but %s; rename the key, or name the main file in spec.%s.key",
-			part.Name, cmp.Or(strings.Join(objects, " or "), "the spec"), part.Main(), cmp.Or(strings.Join(keys, ", "), "none"), part.Name))
+			part.Name, cmp.Or(strings.Join(objects, " or "), "the spec"), part.Main(),
+			cmp.Or(strings.Join(keys, ", "), "none"), part.Name))
 	}
 	return errors.Join(errs...)
 }
 
-// checkPaths returns an error if a file refers to a path outside the configuration. The operator must not read its own
-// files, because errors can quote them, and upstream's loader of admission configurations exits if a file does not
-// exist.
+// checkPaths returns an error if a file refers to a path outside the configuration. Validation runs in the operator's
+// process, so such a path would name a file of the operator: errors of the loaders could quote its content to the user,
+// and upstream's loader of admission configurations exits the process if a file does not exist.
 func checkPaths(c desired.Configuration) error {
 	for key, content := range c.Files {
 		part, name, _ := strings.Cut(key, ".")
 		var decoded any
 		if yaml.Unmarshal(content, &decoded) != nil {
-			continue // the loader reports it
+			continue // the API server's loader reports the syntax error
 		}
 		fields := pathFields
 		if part == "admission" {
@@ -77,6 +78,8 @@ func checkPaths(c desired.Configuration) error {
 	return nil
 }
 
+// checkPath returns an error unless a path in a file of a part, absolute or relative to the part's directory, names a
+// file of the configuration.
 func checkPath(c desired.Configuration, part, file string) error {
 	absolute := path.Clean(file)
 	if !path.IsAbs(file) {
@@ -91,7 +94,7 @@ func checkPath(c desired.Configuration, part, file string) error {
 	return fmt.Errorf("file %s is not in the ConfigMap or Secret", file)
 }
 
-// walk calls visit with the string fields of a decoded document.
+// walk calls visit with the name and the value of each string field in a decoded YAML document, at any depth.
 func walk(value any, visit func(field, value string) error) error {
 	switch value := value.(type) {
 	case map[string]any:

@@ -1,4 +1,5 @@
-// Package validation checks the files of a cluster's configuration with the API server's own loaders.
+// Package validation checks the spec and the configuration files of a cluster with the API server's own loaders, before
+// they reach a pod. An error is reported in the cluster's status, instead of a pod that fails to start.
 package validation
 
 import (
@@ -17,11 +18,13 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// probes are the paths that kubelets request anonymously.
+// probes are the paths that kubelets request without credentials.
 var probes = []string{"/livez", "/readyz"}
 
-// Check returns the error that would prevent the API server from starting with a configuration, or its probes from
-// succeeding. Otherwise it returns the parts that a reload of the files cannot change.
+// Check returns the error that would keep the API server from starting with a configuration, or its probes from
+// succeeding. If there is none, it returns a description of the settings that need a restart, because the API server
+// does not reload them: anonymous authentication and the authorization modes. Two configurations with equal
+// descriptions differ only in reloadable content.
 func Check(cluster *v1alpha1.ApiServerCluster, c desired.Configuration) (static string, err error) {
 	if len(desired.Parts(cluster)) == 0 && c.Encryption == nil {
 		return "", nil
@@ -54,8 +57,8 @@ func Check(cluster *v1alpha1.ApiServerCluster, c desired.Configuration) (static 
 	return fmt.Sprintf("%+v %v", report.Anonymous, report.Modes), checkProbes(report)
 }
 
-// CheckSpec returns the error that would prevent the API server from starting with a valid spec, whatever its
-// configuration files contain.
+// CheckSpec returns the error that would keep the API server from starting with the flags of a spec and an encryption
+// configuration, regardless of the content of all other configuration files.
 func CheckSpec(cluster *v1alpha1.ApiServerCluster, encryption []byte) error {
 	parsed, err := desired.ExampleConfiguration(cluster)
 	if err != nil {
@@ -66,12 +69,14 @@ func CheckSpec(cluster *v1alpha1.ApiServerCluster, encryption []byte) error {
 	}
 	without := cluster.DeepCopy()
 	spec := &without.Spec
-	spec.Audit, spec.Authentication, spec.Authorization, spec.Admission, spec.Egress, spec.Tracing = nil, nil, nil, nil, nil, nil
+	spec.Audit, spec.Authentication, spec.Authorization, spec.Admission, spec.Egress, spec.Tracing =
+		nil, nil, nil, nil, nil, nil
 	_, err = Check(without, desired.Configuration{Encryption: encryption})
 	return err
 }
 
-// write writes the files into one directory for each part, and replaces the paths in them like those in flags.
+// write writes the files of each part into its own directory below directory, and replaces the paths in them in the
+// same way as relocate does in flags.
 func write(directory string, c desired.Configuration) error {
 	files := map[string][]byte{}
 	for key, content := range c.Files {
@@ -94,7 +99,7 @@ func write(directory string, c desired.Configuration) error {
 	return nil
 }
 
-// relocate returns a configuration whose flags name files in a directory.
+// relocate returns a configuration whose flags refer to files below directory instead of the files in a pod.
 func relocate(c *config.Config, directory string) (*config.Config, error) {
 	var args []string
 	for _, arg := range c.Args() {
@@ -104,7 +109,7 @@ func relocate(c *config.Config, directory string) (*config.Config, error) {
 	return relocated, relocated.Flags().Parse(args)
 }
 
-// checkProbes returns an error if anonymous probes would be rejected, or not authorized.
+// checkProbes returns an error if the configuration rejects anonymous probes, or lacks an authorizer that permits them.
 func checkProbes(report preflight.Report) error {
 	if !slices.Contains(report.Modes, "RBAC") || !slices.Contains(report.Modes, "Node") {
 		return errors.New("authorization: the types Node and RBAC are required")

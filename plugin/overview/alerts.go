@@ -10,7 +10,7 @@ import (
 )
 
 // Alert is an alert of the rules in config/monitoring whose cause is visible in the status of the cluster. Prometheus
-// fires it after the cause has lasted for some time. Other alerts depend on metrics.
+// fires the alert after the cause has lasted for some time. The causes of other alerts are visible only in metrics.
 type Alert struct {
 	Name     string `json:"name"` // also the name of the runbook in docs/runbooks
 	Severity string `json:"severity"`
@@ -24,7 +24,7 @@ const (
 	warning  = "warning"
 )
 
-// cause is a state of a condition that causes an alert.
+// cause is a status of a condition that causes an alert.
 type cause struct {
 	condition string
 	status    metav1.ConditionStatus
@@ -33,20 +33,29 @@ type cause struct {
 	severity  string
 }
 
-// causes are ordered by urgency.
+// causes are the causes of alerts in conditions, ordered by urgency.
 var causes = []cause{
 	{v1alpha1.EtcdQuorum, metav1.ConditionFalse, []string{v1alpha1.ReasonQuorumLost}, "QuorateEtcdNoQuorum", critical},
 	{v1alpha1.Available, metav1.ConditionFalse, nil, "QuorateClusterUnavailable", critical},
 	{v1alpha1.EtcdSpaceAvailable, metav1.ConditionFalse, nil, "QuorateEtcdNoSpace", critical},
-	{v1alpha1.CertificatesValid, metav1.ConditionFalse, []string{v1alpha1.ReasonExpired}, "QuorateCertificateExpiringSoon", critical},
+	{
+		v1alpha1.CertificatesValid, metav1.ConditionFalse, []string{v1alpha1.ReasonExpired},
+		"QuorateCertificateExpiringSoon", critical,
+	},
 	{v1alpha1.Degraded, metav1.ConditionTrue, nil, "QuorateClusterDegraded", warning},
-	{v1alpha1.EtcdSpaceAvailable, metav1.ConditionFalse, []string{v1alpha1.ReasonSoftQuotaExceeded}, "QuorateEtcdDatabaseNearQuota", warning},
-	{v1alpha1.CertificatesValid, metav1.ConditionFalse, []string{v1alpha1.ReasonExpiringSoon}, "QuorateCertificateExpiringSoon", warning},
+	{
+		v1alpha1.EtcdSpaceAvailable, metav1.ConditionFalse, []string{v1alpha1.ReasonSoftQuotaExceeded},
+		"QuorateEtcdDatabaseNearQuota", warning,
+	},
+	{
+		v1alpha1.CertificatesValid, metav1.ConditionFalse, []string{v1alpha1.ReasonExpiringSoon},
+		"QuorateCertificateExpiringSoon", warning,
+	},
 	{v1alpha1.BackupReady, metav1.ConditionFalse, []string{v1alpha1.ReasonBackupFailed}, "QuorateBackupFailed", warning},
 	{v1alpha1.BackupReady, metav1.ConditionFalse, []string{v1alpha1.ReasonBackupOverdue}, "QuorateBackupTooOld", warning},
 }
 
-// alerts returns the alerts whose causes are in the conditions and members of a cluster.
+// alerts returns the alerts whose causes are visible in the conditions and replicas of a cluster.
 func alerts(o *Overview) []Alert {
 	found := []Alert{}
 	for _, c := range causes {
@@ -60,7 +69,8 @@ func alerts(o *Overview) []Alert {
 	for _, r := range o.Replicas {
 		if !r.Ready && (r.Role == "leader" || r.Role == "voter") && o.Desired > 0 {
 			found = append(found, Alert{
-				Name: "QuorateMemberDown", Severity: warning, Message: r.Name + " " + cmp.Or(r.Problem, "is not ready"), Member: r.Name,
+				Name: "QuorateMemberDown", Severity: warning, Message: r.Name + " " + cmp.Or(r.Problem, "is not ready"),
+				Member: r.Name,
 			})
 		}
 	}

@@ -16,20 +16,20 @@ import (
 	"quorate.dev/plugin/replica"
 )
 
-// Input is the input of Build.
+// Input is the state of a cluster that Collect and Sample read and Build evaluates.
 type Input struct {
 	Cluster   *v1alpha1.ApiServerCluster
-	Pods      []corev1.Pod // of the cluster
+	Pods      []corev1.Pod // pods of the cluster
 	Secrets   []corev1.Secret
-	Backups   []v1alpha1.ApiServerBackup // of the cluster
+	Backups   []v1alpha1.ApiServerBackup // backups of the cluster
 	Schedules []v1alpha1.ApiServerBackupSchedule
-	Events    []corev1.Event            // of the namespace
-	Samples   map[string]replica.Sample // by pod
-	Earlier   map[string]replica.Sample // for rates
+	Events    []corev1.Event            // events of the namespace
+	Samples   map[string]replica.Sample // by name of the pod
+	Earlier   map[string]replica.Sample // earlier samples, from which rates are computed
 	Notes     []string
 	Now       time.Time
 
-	Failures map[string]string // by pod: why its API server did not respond
+	Failures map[string]string // why the API server in a pod did not respond, by name of the pod
 
 	BackupsUnknown bool // reading Backups or Schedules failed
 	PodsUnknown    bool // reading Pods failed
@@ -39,11 +39,18 @@ type Input struct {
 func Build(in Input) *Overview {
 	c := in.Cluster
 	o := &Overview{
-		Name: c.Name, Namespace: c.Namespace, Created: c.CreationTimestamp.Time, Mode: cmp.Or(string(c.Spec.Mode), "Cluster"), Etcd: "embedded",
-		Ready: c.Status.ReadyReplicas, Desired: int32(c.ReplicaCount()), Voters: c.Status.Voters, Version: c.Status.Version,
+		Name: c.Name, Namespace: c.Namespace, Created: c.CreationTimestamp.Time,
+		Mode: cmp.Or(string(c.Spec.Mode), "Cluster"), Etcd: "embedded", Ready: c.Status.ReadyReplicas,
+		Desired: int32(c.ReplicaCount()), Voters: c.Status.Voters, Version: c.Status.Version,
 		Image: c.Status.Image, Endpoint: c.Status.Endpoint, Rotations: c.Status.Rotations, Notes: in.Notes,
 		Conditions: c.Status.Conditions, Problems: []metav1.Condition{}, Replicas: replicas(in),
 		Certificates: certificates(in.Secrets), Backups: backups(in.Backups, in.Schedules), Events: events(in),
+	}
+	o.Deletion = Deletion{
+		Protected: c.Spec.Deletion.Protected, Retain: c.RetainsData(), FinalBackup: c.Spec.Deletion.FinalBackup != nil,
+	}
+	if c.DeletionTimestamp != nil {
+		o.Deletion.Requested = &c.DeletionTimestamp.Time
 	}
 	if c.ExternalEtcd() {
 		o.Etcd = "external"
@@ -62,10 +69,10 @@ func Build(in Input) *Overview {
 	return o
 }
 
-// badWhenTrue are the conditions that are False in a healthy cluster.
+// badWhenTrue are the condition types whose status is False in a healthy cluster.
 var badWhenTrue = []string{v1alpha1.Progressing, v1alpha1.Degraded, v1alpha1.CredentialsRotating, v1alpha1.Paused}
 
-// Expected reports whether a condition has the status of a cluster that needs no attention.
+// Expected reports whether a condition has the status that it has in a cluster that needs no attention.
 func Expected(c metav1.Condition) bool {
 	if c.Reason == "Hibernated" {
 		return true
@@ -76,7 +83,7 @@ func Expected(c metav1.Condition) bool {
 	return c.Status == metav1.ConditionTrue
 }
 
-// Settled reports whether a cluster matches its spec and serves requests.
+// Settled reports whether a cluster matches its spec, and serves requests unless it is hibernated.
 func Settled(c *v1alpha1.ApiServerCluster) bool {
 	status := c.Status
 	serves := meta.IsStatusConditionTrue(status.Conditions, v1alpha1.Available) || c.Hibernated()
@@ -121,14 +128,15 @@ func health(o *Overview, c *v1alpha1.ApiServerCluster) Health {
 	return Healthy
 }
 
-// idle reports whether the operator changes nothing, so that what is not ready is a problem and no step of a change.
+// idle reports whether the operator changes nothing at present, so that a replica that is not ready is a problem rather
+// than a step of a change.
 func idle(c *v1alpha1.ApiServerCluster) bool {
 	progressing := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.Progressing)
 	return progressing != nil && c.Status.ObservedGeneration == c.Generation &&
 		(progressing.Status == metav1.ConditionFalse || progressing.Reason == v1alpha1.ReasonWaitingForReplicas)
 }
 
-// replicas returns the pods of API servers, and members without a pod.
+// replicas returns the API servers of a cluster: one for each pod, and one for each etcd member without a pod.
 func replicas(in Input) []Replica {
 	byName := map[string]*Replica{}
 	members := map[string]*v1alpha1.MemberStatus{}
@@ -183,8 +191,8 @@ func podNamed(pods []corev1.Pod, name string) *corev1.Pod {
 
 func usage(sample, earlier replica.Sample, newest int64) *Usage {
 	u := &Usage{
-		Revision: sample.Revision, Lag: newest - sample.Revision, Memory: sample.Memory, InFlight: sample.InFlight, Watches: sample.Watches,
-		DBInUse: sample.DBInUse, DBQuota: sample.DBQuota,
+		Revision: sample.Revision, Lag: newest - sample.Revision, Memory: sample.Memory,
+		InFlight: sample.InFlight, Watches: sample.Watches, DBInUse: sample.DBInUse, DBQuota: sample.DBQuota,
 	}
 	if rates, ok := sample.Rates(earlier); ok {
 		u.Requests, u.Errors, u.CPU = &rates.Requests, &rates.Errors, &rates.CPU
@@ -199,7 +207,8 @@ func Ready(pod *corev1.Pod) bool {
 	})
 }
 
-// podStatus returns the phase of a pod, or why a container waits, as kubectl prints it.
+// podStatus returns the status of a pod as kubectl prints it: the reason for which a container waits, or else the
+// phase.
 func podStatus(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp != nil {
 		return "Terminating"
@@ -220,13 +229,13 @@ func restarts(pod *corev1.Pod) int32 {
 	return count
 }
 
-// certificates returns the certificates in Secrets, sorted by expiry.
+// certificates returns the certificates in Secrets, sorted by expiration.
 func certificates(secrets []corev1.Secret) []Certificate {
 	var list []Certificate
 	for _, secret := range secrets {
 		chain, err := cert.ParseCertsPEM(secret.Data[corev1.TLSCertKey])
 		if err != nil {
-			continue // a Secret of another kind
+			continue // the Secret contains no certificate
 		}
 		list = append(list, Certificate{Secret: secret.Name, Authority: chain[0].IsCA, Expires: chain[0].NotAfter})
 	}
@@ -263,7 +272,7 @@ func backups(all []v1alpha1.ApiServerBackup, schedules []v1alpha1.ApiServerBacku
 	return out
 }
 
-// waitsFor returns why an unfinished backup does not run, or "".
+// waitsFor returns why an unfinished backup is not running, or "" if it is running.
 func waitsFor(b *v1alpha1.ApiServerBackup) string {
 	c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.BackupComplete)
 	if c == nil || c.Status != metav1.ConditionUnknown || c.Reason == v1alpha1.ReasonRunning {
@@ -277,7 +286,8 @@ func finished(b *v1alpha1.ApiServerBackup) *Backup {
 	if b.Status.CompletionTime != nil {
 		out.Finished = b.Status.CompletionTime.Time
 	}
-	if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.BackupComplete); c != nil && c.Status != metav1.ConditionTrue {
+	if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.BackupComplete); c != nil &&
+		c.Status != metav1.ConditionTrue {
 		out.Message = c.Message
 	}
 	return out
@@ -290,10 +300,10 @@ func later(a, b *Backup) *Backup {
 	return a
 }
 
-// eventLimit is the number of events in an overview.
+// eventLimit is the maximum number of events in an overview.
 const eventLimit = 20
 
-// events returns the events of the cluster and its pods, newest first.
+// events returns the events about objects that have the name of the cluster or of a pod of the cluster, newest first.
 func events(in Input) []Event {
 	about := map[string]bool{in.Cluster.Name: true}
 	for _, pod := range in.Pods {
@@ -312,7 +322,8 @@ func events(in Input) []Event {
 	return list[:min(len(list), eventLimit)]
 }
 
-// eventTime returns when an event was last observed. The field depends on the client that recorded the event.
+// eventTime returns the time at which an event was last observed. Its field depends on the client that recorded the
+// event.
 func eventTime(e *corev1.Event) time.Time {
 	switch {
 	case e.Series != nil:

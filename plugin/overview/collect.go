@@ -18,24 +18,26 @@ import (
 )
 
 const (
-	// sourceTimeout limits the time to read each source of an overview. During an outage, the overview is shown without the
-	// sources that do not respond in time.
+	// sourceTimeout bounds the time to read each source of an overview. During an outage, the overview is shown without
+	// the sources that do not respond in time.
 	sourceTimeout = 2 * time.Second
-	// clusterTimeout limits the time to read the cluster itself, without which there is nothing to show.
+	// clusterTimeout bounds the time to read the ApiServerCluster, without which there is nothing to show.
 	clusterTimeout = 10 * time.Second
 )
 
-// source is something that Collect reads.
+// source is a part of an overview that Collect reads with one request.
 type source struct {
 	name string
 	read func(context.Context) error
 }
 
-// Collect reads everything except samples. It returns an error only if the cluster cannot be read; other failures are
-// in Notes.
+// Collect reads everything except the samples. It returns an error only if the ApiServerCluster cannot be read. Errors
+// of other reads become Notes.
 func Collect(ctx context.Context, reader client.Reader, key client.ObjectKey, now time.Time) (Input, error) {
 	in := Input{Cluster: &v1alpha1.ApiServerCluster{}, Now: now}
-	if err := within(ctx, clusterTimeout, func(ctx context.Context) error { return reader.Get(ctx, key, in.Cluster) }); err != nil {
+	if err := within(
+		ctx, clusterTimeout, func(ctx context.Context) error { return reader.Get(ctx, key, in.Cluster) },
+	); err != nil {
 		return in, err
 	}
 	var (
@@ -59,7 +61,8 @@ func Collect(ctx context.Context, reader client.Reader, key client.ObjectKey, no
 	return in, nil
 }
 
-// read reads sources at the same time, notes which of them are not known, and returns their errors.
+// read reads sources concurrently, adds a note for each source that cannot be read, and returns the error of each
+// source.
 func (in *Input) read(ctx context.Context, sources []source) []error {
 	errs := make([]error, len(sources))
 	var group sync.WaitGroup
@@ -75,7 +78,7 @@ func (in *Input) read(ctx context.Context, sources []source) []error {
 	return errs
 }
 
-// within calls read with a time limit.
+// within calls read with a time limit, and returns an error that names the limit if read exceeds it.
 func within(ctx context.Context, limit time.Duration, read func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -86,7 +89,7 @@ func within(ctx context.Context, limit time.Duration, read func(context.Context)
 	return err
 }
 
-// CollectBackups reads a cluster, its backups and schedules.
+// CollectBackups reads a cluster with its backups and schedules.
 func CollectBackups(ctx context.Context, reader client.Reader, key client.ObjectKey) (Input, error) {
 	in := Input{Cluster: &v1alpha1.ApiServerCluster{}}
 	if err := reader.Get(ctx, key, in.Cluster); err != nil {
@@ -121,8 +124,8 @@ func (in *Input) collectSchedules(ctx context.Context, reader client.Reader, key
 	return nil
 }
 
-// Sample reads the metrics of all running pods of the input concurrently. Pods that do not respond are in Failures, other
-// failures in Notes.
+// Sample reads the metrics of all running pods concurrently. Pods whose API server does not respond are in Failures;
+// other errors are in Notes.
 func (in *Input) Sample(ctx context.Context, sampler *replica.Sampler) {
 	var group sync.WaitGroup
 	samples, errs := make([]replica.Sample, len(in.Pods)), make([]error, len(in.Pods))
@@ -145,7 +148,7 @@ func (in *Input) Sample(ctx context.Context, sampler *replica.Sampler) {
 	}
 }
 
-// Scheme returns the types that Collect reads.
+// Scheme returns a scheme with the types that Collect reads.
 func Scheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(scheme))

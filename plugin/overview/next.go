@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// noOperatorAfter is the age at which a cluster without status is assumed to have no operator.
+	// noOperatorAfter is the age of a cluster without status from which on it is assumed to have no operator.
 	noOperatorAfter = 30 * time.Second
-	// backupAge is the age of the newest backup after which another one is suggested.
+	// backupAge is the age of the newest backup from which on another backup is suggested.
 	backupAge = 7 * 24 * time.Hour
-	// quotaShare is the part of the quota in use at which the database counts as nearly full.
+	// quotaShare is the fraction of the quota from which on a database counts as nearly full.
 	quotaShare = 0.8
 )
 
-// advice suggests the next step for one cluster.
+// advice determines the next step for a cluster.
 type advice struct {
 	*Overview
 	cluster *v1alpha1.ApiServerCluster
@@ -30,11 +30,11 @@ type advice struct {
 	backupsUnknown bool
 }
 
-// rules are ordered by urgency. A rule returns an empty step if it does not apply.
+// rules are the possible next steps, ordered by urgency. A rule that does not apply returns an empty step.
 var rules = []func(advice) Step{
 	advice.deleted, advice.noOperator, advice.paused, advice.invalid, advice.recovering, advice.restoring, advice.quorum,
-	advice.unreachable, advice.certificate, advice.memberDown, advice.degraded, advice.hibernated, advice.unavailable, advice.progressing, advice.space,
-	advice.apiServices, advice.overdue, advice.rotating, advice.backup,
+	advice.unreachable, advice.certificate, advice.memberDown, advice.degraded, advice.hibernated, advice.unavailable,
+	advice.progressing, advice.space, advice.apiServices, advice.overdue, advice.rotating, advice.backup,
 }
 
 // next returns the step of the first rule that applies.
@@ -47,7 +47,7 @@ func next(o *Overview, in Input) Step {
 	return Step{Text: "Nothing to do."}
 }
 
-// condition returns a condition if it has the status, or nil.
+// condition returns the condition of a type if it has a status, and nil otherwise.
 func (a advice) condition(kind string, status metav1.ConditionStatus) *metav1.Condition {
 	if c := meta.FindStatusCondition(a.cluster.Status.Conditions, kind); c != nil && c.Status == status {
 		return c
@@ -55,7 +55,7 @@ func (a advice) condition(kind string, status metav1.ConditionStatus) *metav1.Co
 	return nil
 }
 
-// command returns a command line of kubectl for the cluster.
+// command returns a command line of kubectl in the namespace of the cluster.
 func (a advice) command(format string, args ...any) string {
 	line := "kubectl " + fmt.Sprintf(format, args...)
 	if a.Namespace != metav1.NamespaceDefault {
@@ -68,7 +68,22 @@ func (a advice) deleted() Step {
 	if a.cluster.DeletionTimestamp == nil {
 		return Step{}
 	}
-	return Step{"The operator deletes the cluster with its volumes.", a.command("quorate wait %s --for=deleted", a.Name)}
+	wait := a.command("quorate wait %s --for=deleted", a.Name)
+	switch c := a.condition(v1alpha1.Deleting, metav1.ConditionFalse); {
+	case c != nil && c.Reason == v1alpha1.ReasonDeletionProtected:
+		return Step{
+			"The deletion was requested, but the cluster is protected and keeps running. Turn the protection off to delete " +
+				"it; to keep its data, set spec.deletion.policy to Retain first.",
+			a.command(`patch asc %s --type=merge -p '{"spec":{"deletion":{"protected":false}}}'`, a.Name),
+		}
+	case c != nil && c.Reason == v1alpha1.ReasonWaitingForFinalBackup:
+		return Step{"The deletion waits. " + c.Message, wait}
+	case c != nil:
+		return Step{"The deletion waits. " + c.Message, a.command("edit asc %s", a.Name)}
+	case a.cluster.RetainsData():
+		return Step{"The operator deletes the cluster. Its volumes and keys stay.", wait}
+	}
+	return Step{"The operator deletes the cluster with its volumes.", wait}
 }
 
 func (a advice) noOperator() Step {
@@ -133,28 +148,32 @@ func (a advice) quorum() Step {
 		text += ": " + sentences(list)
 	}
 	return Step{
-		text + ". Restore the nodes and volumes of these members: nothing is lost then. If a majority of the volumes is lost, " +
-			"continue with the newest data that is left.",
+		text + ". Restore the nodes and volumes of these members: nothing is lost then. If a majority of the volumes is " +
+			"lost, continue with the newest data that is left.",
 		a.command("quorate recover %s", a.Name),
 	}
 }
 
-// unreachable names the members that do not respond, before the operator declares the quorum lost.
+// unreachable names the API servers that do not respond, before the operator considers the quorum lost.
 func (a advice) unreachable() Step {
 	if !unreachable(a.cluster) || a.cluster.Hibernated() {
 		return Step{}
 	}
 	list := downReplicas(a.Overview)
 	if len(list) == 0 {
-		return Step{"etcd does not respond to the operator. Check whether its members run.", a.command("quorate logs %s", a.Name)}
+		return Step{
+			"etcd does not respond to the operator. Check whether its members run.", a.command("quorate logs %s", a.Name),
+		}
 	}
-	return Step{"etcd does not respond to the operator: " + sentences(list) + ".", a.command("describe pod %s", list[0].Name)}
+	return Step{
+		"etcd does not respond to the operator: " + sentences(list) + ".", a.command("describe pod %s", list[0].Name),
+	}
 }
 
-// deleteAfter is the time that a member has been down for before its deletion is suggested. Many members return earlier.
+// deleteAfter is how long a member must be unhealthy before its deletion is suggested. Many members return earlier.
 const deleteAfter = time.Minute
 
-// memberDown is the remedy of the runbook QuorateMemberDown.
+// memberDown returns the step that the runbook QuorateMemberDown recommends.
 func (a advice) memberDown() Step {
 	list := downReplicas(a.Overview)
 	if len(list) == 0 || a.cluster.Hibernated() {
@@ -166,7 +185,7 @@ func (a advice) memberDown() Step {
 		age = a.now.Sub(since)
 	}
 	if !idle(a.cluster) && age < deleteAfter && r.problem.kind != blocked && r.problem.kind != crashing {
-		return Step{} // a step of a change
+		return Step{} // probably a step of a change
 	}
 	text := sentences(list) + "."
 	describe := a.command("describe pod %s", r.Name)
@@ -174,14 +193,23 @@ func (a advice) memberDown() Step {
 	case r.problem.kind == noPod, r.problem.kind == lostData && a.replaceable(list):
 		return Step{text + " The operator replaces it. Wait until it is ready.", a.command("quorate wait %s", a.Name)}
 	case r.problem.kind == lostData:
-		return Step{text + " It is the only member that is left: restore its volume, or recover the cluster from a backup.", a.command("quorate recover %s", a.Name)}
+		return Step{
+			text + " It is the only member that is left: restore its volume, or recover the cluster from a backup.",
+			a.command("quorate recover %s", a.Name),
+		}
+	case r.problem.kind == lostWrites:
+		return Step{
+			text + " Its volume is kept. To continue without these writes, request its replacement.",
+			a.command("annotate apiserverclusters %s %s=%s", a.Name, v1alpha1.ReplaceMembersAnnotation, r.Name),
+		}
 	case r.problem.kind == blocked:
 		return Step{text + " Correct the cause.", describe}
 	case r.problem.kind == crashing:
 		return Step{text + " Find the cause in its log.", a.command("logs %s --tail=100", r.Name)}
 	case a.replaceable(list) && (age >= deleteAfter || r.problem.kind == unschedulable):
 		return Step{
-			fmt.Sprintf("%s The operator replaces a member that is unhealthy for %s. If its node or volume is lost, replace it now.",
+			fmt.Sprintf("%s The operator replaces a member that is unhealthy for %s. If its node or volume is lost, replace "+
+				"it now.",
 				text, a.cluster.ReplaceUnhealthyAfter()),
 			a.command("delete pvc/%s pod/%s --wait=false", r.Name, r.Name),
 		}
@@ -189,8 +217,8 @@ func (a advice) memberDown() Step {
 	return Step{text, describe}
 }
 
-// replaceable reports whether the first of the API servers that are down is a member, and the others have a quorum without
-// those that are down.
+// replaceable reports whether the first API server in a list of those that are down is an etcd member, and the voters
+// that are not in the list have a quorum.
 func (a advice) replaceable(list []Replica) bool {
 	voters, lost := 0, 0
 	for _, r := range a.Replicas {
@@ -202,7 +230,8 @@ func (a advice) replaceable(list []Replica) bool {
 			lost++
 		}
 	}
-	return list[0].Role != desired.RoleServer && voters-lost > voters/2 && voters-lost > 0 && a.condition(v1alpha1.EtcdQuorum, metav1.ConditionTrue) != nil
+	return list[0].Role != desired.RoleServer && voters-lost > voters/2 && voters-lost > 0 &&
+		a.condition(v1alpha1.EtcdQuorum, metav1.ConditionTrue) != nil
 }
 
 func (a advice) certificate() Step {
@@ -225,7 +254,7 @@ func (a advice) degraded() Step {
 		command = a.command("edit asc %s", a.Name)
 	case v1alpha1.ReasonSecretLost:
 		command = a.command("get secrets -l quorate.dev/cluster=%s", a.Name)
-	case v1alpha1.ReasonVolumeExpansionFailed:
+	case v1alpha1.ReasonVolumeExpansionFailed, v1alpha1.ReasonVolumeNotCompared:
 		command = a.command("get persistentvolumeclaims -l quorate.dev/cluster=%s", a.Name)
 	case v1alpha1.ReasonEtcdAlarm:
 		command = a.command("quorate top %s", a.Name)
@@ -245,7 +274,8 @@ func (a advice) unavailable() Step {
 		return Step{}
 	}
 	return Step{
-		"Wait until an API server is ready. If none starts, read the logs.", a.command("quorate wait %s --for=available", a.Name),
+		"Wait until an API server is ready. If none starts, read the logs.",
+		a.command("quorate wait %s --for=available", a.Name),
 	}
 }
 
@@ -315,7 +345,10 @@ func (a advice) backup() Step {
 	case done == nil && len(a.Backups.Schedules) == 0:
 		return Step{"There is no backup. Create one, to a volume or to S3.", command + " --claim=CLAIM"}
 	case done != nil && a.now.Sub(done.Finished) > backupAge:
-		return Step{fmt.Sprintf("The newest backup is %d days old. Create another one.", int(a.now.Sub(done.Finished).Hours()/24)), command}
+		return Step{
+			fmt.Sprintf("The newest backup is %d days old. Create another one.", int(a.now.Sub(done.Finished).Hours()/24)),
+			command,
+		}
 	}
 	return Step{}
 }

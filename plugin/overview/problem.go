@@ -14,36 +14,39 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// problemKind is the kind of a problem of an API server, which determines the next step.
+// problemKind is the kind of an API server's problem, which determines the next step.
 type problemKind int
 
 const (
 	noProblem     problemKind = iota
-	starting                  // it needs only time
-	noQuorum                  // it runs, and waits for the quorum of etcd
-	noPod                     // the operator has not created its pod yet
-	lostData                  // it does not start, because its volume does not have its data; the operator replaces it
-	crashing                  // it exits for another reason
-	blocked                   // it cannot be started, for example without its image
-	unschedulable             // no node can run it
-	down                      // it runs, and is not healthy or does not respond
+	starting                  // needs only time
+	noQuorum                  // runs, and waits for the quorum of etcd
+	noPod                     // has no pod, because the operator has not created it yet
+	lostData                  // does not start, because its volume lacks its data; the operator replaces it
+	lostWrites                // has stopped, because it has acknowledged writes that the other members lack
+	crashing                  // exits for another reason
+	blocked                   // cannot be started, for example because its image does not exist
+	unschedulable             // has no node that can run it
+	down                      // runs, but is not healthy or does not respond
 )
 
-// problem is why an API server is not ready. Its text continues a sentence that begins with the name of the API server.
+// problem is the reason why an API server is not ready. The text continues a sentence that begins with the name of the
+// API server.
 type problem struct {
 	kind problemKind
 	text string
 }
 
-// isDown reports whether the problem does not end without a repair, by the operator or by an administrator.
+// isDown reports whether the problem lasts until the operator or an administrator repairs the API server.
 func (p problem) isDown() bool { return p.kind > noQuorum }
 
-// blockedReasons are the kubelet's reasons of containers that cannot be started without a change.
+// blockedReasons are the kubelet's reasons for waiting containers that cannot start until a user corrects something.
 var blockedReasons = []string{
-	"ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError",
+	"ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName",
+	"CreateContainerConfigError", "CreateContainerError",
 }
 
-// podProblem returns why a pod is not ready, as far as the hosting cluster knows.
+// podProblem returns the problem of a pod that its status in the hosting cluster shows.
 func podProblem(pod *corev1.Pod) problem {
 	if pod.DeletionTimestamp != nil {
 		return problem{starting, "is being stopped"}
@@ -73,12 +76,18 @@ func containerProblem(status corev1.ContainerStatus) problem {
 	switch {
 	case server && ended.ExitCode == desired.LostDataExitCode:
 		return problem{lostData, "does not start, because its volume does not have the data of its etcd member (exit code 4)"}
+	case server && ended.ExitCode == desired.LostWritesExitCode:
+		return problem{
+			lostWrites, "has stopped, because it has acknowledged writes that the other members lack (exit code 5)",
+		}
 	case server && ended.ExitCode == desired.DamagedDataExitCode:
 		return problem{lostData, "does not start, because the data of its etcd member is damaged (exit code 3)"}
 	case status.State.Waiting == nil:
 		return problem{}
 	case slices.Contains(blockedReasons, status.State.Waiting.Reason):
-		return problem{blocked, fmt.Sprintf("cannot start: %s: %s", status.State.Waiting.Reason, shortened(status.State.Waiting.Message))}
+		return problem{
+			blocked, fmt.Sprintf("cannot start: %s: %s", status.State.Waiting.Reason, shortened(status.State.Waiting.Message)),
+		}
 	case status.State.Waiting.Reason != "CrashLoopBackOff":
 		return problem{}
 	case ended == nil:
@@ -86,10 +95,12 @@ func containerProblem(status corev1.ContainerStatus) problem {
 	case ended.Message == "":
 		return problem{crashing, fmt.Sprintf("exits again and again with code %d", ended.ExitCode)}
 	}
-	return problem{crashing, fmt.Sprintf("exits again and again with code %d: %s", ended.ExitCode, shortened(ended.Message))}
+	return problem{
+		crashing, fmt.Sprintf("exits again and again with code %d: %s", ended.ExitCode, shortened(ended.Message)),
+	}
 }
 
-// shortened returns the last line of a message, and no more of it than fits a few lines of a terminal.
+// shortened returns the last line of a message, limited to a few lines of a terminal.
 func shortened(message string) string {
 	const limit = 200
 	message = strings.TrimSpace(message)
@@ -100,8 +111,9 @@ func shortened(message string) string {
 	return string(runes)
 }
 
-// replicaProblem returns why an API server is not ready. Member is nil if it has no etcd member, pod if it has no pod or
-// the pods are not known. What the command has just tried itself has priority over what the operator has last observed.
+// replicaProblem returns the problem of an API server. member is nil if the API server has no etcd member; pod is nil
+// if it has no pod or the pods are unknown. Observations of this command take precedence over those that the operator
+// has stored in the status.
 func (in *Input) replicaProblem(member *v1alpha1.MemberStatus, pod *corev1.Pod) problem {
 	if in.Cluster.Hibernated() {
 		return problem{}
@@ -134,7 +146,7 @@ func (in *Input) replicaProblem(member *v1alpha1.MemberStatus, pod *corev1.Pod) 
 	return p
 }
 
-// failure returns why the API server in a pod did not respond to this command, or "".
+// failure returns why the API server in a pod did not respond to this command, or "" if it responded.
 func (in *Input) failure(pod *corev1.Pod) string {
 	if pod == nil {
 		return ""
@@ -142,19 +154,21 @@ func (in *Input) failure(pod *corev1.Pod) string {
 	return in.Failures[pod.Name]
 }
 
-// withoutQuorum reports whether etcd has lost its quorum, or does not respond to the operator.
+// withoutQuorum reports whether etcd has lost its quorum or does not respond to the operator.
 func withoutQuorum(c *v1alpha1.ApiServerCluster) bool {
 	quorum := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.EtcdQuorum)
-	return quorum != nil && (quorum.Status == metav1.ConditionFalse && quorum.Reason == v1alpha1.ReasonQuorumLost || unreachable(c))
+	return quorum != nil &&
+		(quorum.Status == metav1.ConditionFalse && quorum.Reason == v1alpha1.ReasonQuorumLost || unreachable(c))
 }
 
-// unreachable reports whether etcd has not responded to the operator for so short a time that its quorum does not count as lost yet.
+// unreachable reports whether etcd does not respond to the operator, but not yet for so long that the operator
+// considers the quorum lost.
 func unreachable(c *v1alpha1.ApiServerCluster) bool {
 	quorum := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.EtcdQuorum)
 	return quorum != nil && quorum.Status == metav1.ConditionUnknown && quorum.Reason == v1alpha1.ReasonEtcdUnreachable
 }
 
-// downReplicas returns the API servers whose problem does not end by itself.
+// downReplicas returns the API servers whose problem needs a repair.
 func downReplicas(o *Overview) []Replica {
 	var list []Replica
 	for _, r := range o.Replicas {
@@ -165,7 +179,7 @@ func downReplicas(o *Overview) []Replica {
 	return list
 }
 
-// sentences describes the problems of API servers: "demo-0 does not respond, demo-1 has no pod".
+// sentences returns the problems of API servers in the form "demo-0 does not respond, demo-1 has no pod".
 func sentences(list []Replica) string {
 	parts := make([]string, 0, len(list))
 	for _, r := range list {

@@ -1,4 +1,4 @@
-// Package render prints overviews as plain text.
+// Package render prints overviews of clusters as text.
 package render
 
 import (
@@ -19,18 +19,18 @@ import (
 	"quorate.dev/terminal"
 )
 
-// none is printed for unknown values.
+// none is printed for an unknown value.
 const none = "-"
 
 // columnGap is the number of spaces between columns.
 const columnGap = 2
 
-// Table prints rows in columns. The first row contains the headings.
+// Table prints rows in columns. The first row is the heading.
 func Table(out io.Writer, rows [][]string) error {
 	return terminal.Table(out, rows, columnGap)
 }
 
-// Status prints a cluster on one screen.
+// Status prints the overview of a cluster on one screen.
 func Status(out io.Writer, o *overview.Overview, now time.Time) error {
 	fmt.Fprintln(out, terminal.Line(heading(o, now)))
 	if o.Endpoint != "" {
@@ -55,7 +55,7 @@ func Status(out io.Writer, o *overview.Overview, now time.Time) error {
 	return Step(out, o.Next)
 }
 
-// Step prints the next step.
+// Step prints the suggested next step.
 func Step(out io.Writer, step overview.Step) error {
 	fmt.Fprintf(out, "\nNext: %s\n", terminal.Line(step.Text))
 	if step.Command != "" {
@@ -88,13 +88,14 @@ func replicaRows(o *overview.Overview) [][]string {
 			revision, lag = fmt.Sprint(r.Usage.Revision), fmt.Sprint(r.Usage.Lag)
 		}
 		rows = append(rows, []string{
-			r.Name, r.Role, yes(r.Ready), orNone(r.Status), fmt.Sprint(r.Restarts), revision, lag, Bytes(r.DBSize), orNone(r.Node),
+			r.Name, r.Role, yes(r.Ready), orNone(r.Status), fmt.Sprint(r.Restarts), revision, lag,
+			Bytes(r.DBSize), orNone(r.Node),
 		})
 	}
 	return rows
 }
 
-// facts returns the lines below the members.
+// facts returns the rows below the table of members.
 func facts(o *overview.Overview, now time.Time) [][]string {
 	rows := [][]string{{"Certificates:", certificates(o.Certificates, now)}}
 	if text := rotations(o.Rotations, now); text != "" {
@@ -106,12 +107,15 @@ func facts(o *overview.Overview, now time.Time) [][]string {
 			rows = append(rows, []string{"", schedule(s, now)})
 		}
 	}
+	if text := deletion(o.Deletion, now); text != "" {
+		rows = append(rows, []string{"Deletion:", text})
+	}
 	fine := len(o.Conditions) - len(o.Problems)
 	rows = append(rows, []string{"Conditions:", fmt.Sprintf("%d of %d as expected", fine, len(o.Conditions))})
 	return append(rows, alertRows(o.Alerts)...)
 }
 
-// alertRows returns a line for each alert.
+// alertRows returns a row for each alert, or one row if there is none.
 func alertRows(alerts []overview.Alert) [][]string {
 	if len(alerts) == 0 {
 		return [][]string{{"Alerts:", "none"}}
@@ -123,12 +127,30 @@ func alertRows(alerts []overview.Alert) [][]string {
 			label = "Alerts:"
 		}
 		text := a.Severity + " " + a.Name
-		if a.Member != "" { // the messages of other alerts are those of the conditions below
+		if a.Member != "" { // other alerts have the messages of conditions, which are printed below
 			text += ": " + a.Message
 		}
 		rows = append(rows, []string{label, text})
 	}
 	return rows
+}
+
+// deletion describes the effects of a deletion of the cluster, or returns "" if they are the default.
+func deletion(d overview.Deletion, now time.Time) string {
+	var parts []string
+	if d.Requested != nil {
+		parts = append(parts, "requested "+Age(now.Sub(*d.Requested))+" ago")
+	}
+	if d.Protected {
+		parts = append(parts, "protected")
+	}
+	if d.FinalBackup {
+		parts = append(parts, "a final backup is taken first")
+	}
+	if d.Retain {
+		parts = append(parts, "volumes and keys stay")
+	}
+	return strings.Join(parts, ", ")
 }
 
 func certificates(all []overview.Certificate, now time.Time) string {
@@ -155,7 +177,9 @@ func rotations(r *v1alpha1.Rotations, now time.Time) string {
 	for _, part := range []struct {
 		name     string
 		rotation *v1alpha1.Rotation
-	}{{"authorities", r.Authorities}, {"service-account key", r.ServiceAccountKeys}, {"encryption key", r.EncryptionKeys}} {
+	}{
+		{"authorities", r.Authorities}, {"service-account key", r.ServiceAccountKeys}, {"encryption key", r.EncryptionKeys},
+	} {
 		if part.rotation != nil {
 			parts = append(parts, fmt.Sprintf("%s in stage %s for %s", part.name, part.rotation.Stage,
 				Age(now.Sub(part.rotation.StageSince.Time))))
@@ -167,7 +191,8 @@ func rotations(r *v1alpha1.Rotations, now time.Time) string {
 func backups(b overview.Backups, now time.Time) string {
 	var parts []string
 	if done := b.Completed; done != nil {
-		parts = append(parts, fmt.Sprintf("%s completed %s ago, %s", done.Name, Age(now.Sub(done.Finished)), Bytes(done.Size)))
+		parts = append(parts,
+			fmt.Sprintf("%s completed %s ago, %s", done.Name, Age(now.Sub(done.Finished)), Bytes(done.Size)))
 	}
 	if failed := b.Failed; failed != nil {
 		parts = append(parts, fmt.Sprintf("%s failed %s ago", failed.Name, Age(now.Sub(failed.Finished))))
@@ -191,7 +216,7 @@ func schedule(s overview.Schedule, now time.Time) string {
 	return fmt.Sprintf("schedule %s, next %s", s.Name, until(*s.Next, now))
 }
 
-// List prints one line per cluster.
+// List prints one line for each cluster.
 func List(out io.Writer, all []*overview.Overview, now time.Time) error {
 	rows := [][]string{{"NAMESPACE", "NAME", "HEALTH", "READY", "VOTERS", "VERSION", "LAST BACKUP", "AGE", "NEXT"}}
 	for _, o := range all {
@@ -200,30 +225,33 @@ func List(out io.Writer, all []*overview.Overview, now time.Time) error {
 			backup = Age(now.Sub(o.Backups.Completed.Finished))
 		}
 		rows = append(rows, []string{
-			o.Namespace, o.Name, string(o.Health), fmt.Sprintf("%d/%d", o.Ready, o.Desired), fmt.Sprint(o.Voters), orNone(o.Version), backup,
-			Age(now.Sub(o.Created)), o.Next.Text,
+			o.Namespace, o.Name, string(o.Health), fmt.Sprintf("%d/%d", o.Ready, o.Desired),
+			fmt.Sprint(o.Voters), orNone(o.Version), backup, Age(now.Sub(o.Created)), o.Next.Text,
 		})
 	}
 	return Table(out, rows)
 }
 
-// Top prints the resource usage of each replica.
+// Top prints the resource usage of each API server.
 func Top(out io.Writer, o *overview.Overview) error {
-	rows := [][]string{{"REPLICA", "ROLE", "REQUESTS/S", "ERRORS/S", "IN FLIGHT", "WATCHES", "CPU", "MEMORY", "DB IN USE", "DB SIZE", "DB QUOTA"}}
+	rows := [][]string{{
+		"REPLICA", "ROLE", "REQUESTS/S", "ERRORS/S", "IN FLIGHT", "WATCHES", "CPU", "MEMORY", "DB IN USE",
+		"DB SIZE", "DB QUOTA",
+	}}
 	for _, r := range o.Replicas {
 		row := []string{r.Name, r.Role}
 		if u := r.Usage; u == nil {
 			row = append(row, none, none, none, none, none, none, none, none, none)
 		} else {
-			row = append(row, rate(u.Requests), rate(u.Errors), fmt.Sprint(u.InFlight), fmt.Sprint(u.Watches), CPU(u.CPU), Bytes(u.Memory),
-				Bytes(u.DBInUse), Bytes(r.DBSize), Bytes(u.DBQuota))
+			row = append(row, rate(u.Requests), rate(u.Errors), fmt.Sprint(u.InFlight), fmt.Sprint(u.Watches),
+				CPU(u.CPU), Bytes(u.Memory), Bytes(u.DBInUse), Bytes(r.DBSize), Bytes(u.DBQuota))
 		}
 		rows = append(rows, row)
 	}
 	return Table(out, rows)
 }
 
-// Bytes returns a size with a binary unit.
+// Bytes returns a size with a binary unit, or - for 0.
 func Bytes(n int64) string {
 	if n == 0 {
 		return none
@@ -240,7 +268,7 @@ func Bytes(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// CPU returns cores in millicores, as kubectl top prints them.
+// CPU returns a number of cores in the format of kubectl top.
 func CPU(cores *float64) string {
 	if cores == nil {
 		return none
@@ -255,7 +283,7 @@ func rate(r *float64) string {
 	return fmt.Sprintf("%.1f", *r)
 }
 
-// Age returns a duration as kubectl prints ages.
+// Age returns a duration in the format in which kubectl prints ages.
 func Age(d time.Duration) string { return duration.HumanDuration(max(0, d)) }
 
 func until(t, now time.Time) string {

@@ -22,9 +22,9 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// Dial connects to the API server in a pod. Pods of a sandbox have loopback addresses, to which it connects directly.
-// In all others it runs `quorate connect`: API servers listen only on the address of the pod, and port forwarding
-// reaches only localhost.
+// Dial connects to the API server in a pod. It connects directly to pods with loopback addresses, which are pods of a
+// sandbox. In other pods it runs `quorate connect`, because API servers listen only on the address of the pod, and port
+// forwarding reaches only localhost.
 func Dial(ctx context.Context, host *rest.Config, pod *corev1.Pod) (net.Conn, error) {
 	if ip, err := netip.ParseAddr(pod.Status.PodIP); err == nil && ip.IsLoopback() {
 		var dialer net.Dialer
@@ -46,14 +46,14 @@ func Dial(ctx context.Context, host *rest.Config, pod *corev1.Pod) (net.Conn, er
 		if text := strings.TrimSpace(messages.String()); t.err != nil && text != "" {
 			t.err = fmt.Errorf("%w: %s", t.err, text)
 		}
-		close(t.done) // before the other side sees the end, so that err is set
+		close(t.done) // done is closed first, so that the other side finds err when it reads EOF
 		far.Close()
 	}()
 	return t, nil
 }
 
-// executor runs `quorate connect` in a pod, through a WebSocket, or through SPDY if the hosting cluster does not
-// support WebSockets.
+// executor returns an executor that runs `quorate connect` in a pod. It uses a WebSocket, or SPDY if the hosting
+// cluster does not support WebSockets.
 func executor(host *rest.Config, pod *corev1.Pod) (remotecommand.Executor, error) {
 	client, err := kubernetes.NewForConfig(host)
 	if err != nil {
@@ -62,7 +62,8 @@ func executor(host *rest.Config, pod *corev1.Pod) (remotecommand.Executor, error
 	address := client.CoreV1().RESTClient().Post().
 		Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
-			Container: pod.Spec.Containers[0].Name, Command: []string{"/quorate", "connect"}, Stdin: true, Stdout: true, Stderr: true,
+			Container: pod.Spec.Containers[0].Name, Command: []string{"/quorate", "connect"}, Stdin: true,
+			Stdout: true, Stderr: true,
 		}, scheme.ParameterCodec).URL()
 	webSocket, err := remotecommand.NewWebSocketExecutor(host, http.MethodGet, address.String())
 	if err != nil {
@@ -77,15 +78,15 @@ func executor(host *rest.Config, pod *corev1.Pod) (remotecommand.Executor, error
 	})
 }
 
-// tunnel is a connection through a command in a pod.
+// tunnel is a connection through a command that runs in a pod.
 type tunnel struct {
 	net.Conn
 	cancel context.CancelFunc
 	done   chan struct{}
-	err    error // why the command ended, once done is closed
+	err    error // why the command ended; set before done is closed
 }
 
-// Read returns the error of the command instead of the EOF that it causes.
+// Read implements io.Reader. It returns the error of the command instead of the EOF that results from the error.
 func (t *tunnel) Read(content []byte) (int, error) {
 	n, err := t.Conn.Read(content)
 	return n, t.explain(err)
@@ -105,7 +106,7 @@ func (t *tunnel) explain(err error) error {
 		if t.err != nil {
 			return t.err
 		}
-	default: // closed on this side
+	default: // this side has closed the connection
 	}
 	return err
 }
@@ -115,7 +116,7 @@ func (t *tunnel) Close() error {
 	return t.Conn.Close()
 }
 
-// Connect is the command `quorate connect`. In a pod of an API server it connects standard input and output to the
+// Connect runs the command `quorate connect`: in a pod of an API server, it connects standard input and output to the
 // server.
 func Connect(ctx context.Context, args []string) error {
 	ip, err := netip.ParseAddr(os.Getenv("POD_IP"))
@@ -125,7 +126,7 @@ func Connect(ctx context.Context, args []string) error {
 	return connect(ctx, netip.AddrPortFrom(ip, desired.SecurePort), os.Stdin, os.Stdout)
 }
 
-// connect copies until the API server closes the connection.
+// connect copies in both directions until the API server closes the connection.
 func connect(ctx context.Context, address netip.AddrPort, in io.Reader, out io.Writer) error {
 	var dialer net.Dialer
 	connection, err := dialer.DialContext(ctx, "tcp", address.String())
@@ -136,7 +137,7 @@ func connect(ctx context.Context, address netip.AddrPort, in io.Reader, out io.W
 	stop := context.AfterFunc(ctx, func() { connection.Close() })
 	defer stop()
 	go func() {
-		_, _ = io.Copy(connection, in) // an error also ends the other direction
+		_, _ = io.Copy(connection, in) // the other direction ends after an error, too
 		_ = connection.(*net.TCPConn).CloseWrite()
 	}()
 	_, err = io.Copy(out, connection)

@@ -21,9 +21,15 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// timeout limits the time to read the metrics of one replica, so that a replica that does not respond does not delay the
-// overview of the others.
+// timeout bounds the time to read the metrics of one API server, so that an API server that does not respond does not
+// delay the overview.
 const timeout = 2 * time.Second
+
+// maxMetrics limits the metrics of one replica, in bytes. A server with 1,000 CustomResourceDefinitions has about 10
+// MB.
+const maxMetrics = 32 << 20
+
+var errMetrics = fmt.Errorf("the metrics have more than %d bytes", maxMetrics)
 
 // Sampler reads the metrics of the replicas of one cluster, with the administrator's kubeconfig.
 type Sampler struct {
@@ -31,7 +37,7 @@ type Sampler struct {
 	admin *rest.Config
 }
 
-// NewSampler reads the administrator's kubeconfig of a cluster.
+// NewSampler returns a Sampler for a cluster, whose administrator's kubeconfig it reads.
 func NewSampler(ctx context.Context, host *rest.Config, namespace, cluster string) (*Sampler, error) {
 	client, err := kubernetes.NewForConfig(host)
 	if err != nil {
@@ -59,7 +65,7 @@ func NewSampler(ctx context.Context, host *rest.Config, namespace, cluster strin
 	return &Sampler{host: host, admin: admin}, nil
 }
 
-// Sample reads the metrics of the API server in a pod.
+// Sample returns the metrics of the API server in a pod.
 func (s *Sampler) Sample(ctx context.Context, pod *corev1.Pod) (Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -73,7 +79,7 @@ func (s *Sampler) Sample(ctx context.Context, pod *corev1.Pod) (Sample, error) {
 	return read(ctx, client, config.Host+"/metrics")
 }
 
-// Unresponsive returns how an API server failed to respond, as the end of a sentence, or "" if the error is of another kind.
+// Unresponsive returns how an API server failed to respond, as the end of a sentence, or "" if err has another cause.
 func Unresponsive(err error) string {
 	var timedOut interface{ Timeout() bool }
 	switch {
@@ -81,9 +87,10 @@ func Unresponsive(err error) string {
 		return ""
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timedOut) && timedOut.Timeout():
 		return fmt.Sprintf("does not respond within %s", timeout)
-	case strings.Contains(err.Error(), syscall.ECONNREFUSED.Error()): // also in the messages of `quorate connect` in a pod
+	case strings.Contains(err.Error(), syscall.ECONNREFUSED.Error()): // also in messages of `quorate connect`
 		return "refuses connections"
-	case strings.Contains(err.Error(), syscall.EHOSTUNREACH.Error()), strings.Contains(err.Error(), syscall.ENETUNREACH.Error()):
+	case strings.Contains(err.Error(), syscall.EHOSTUNREACH.Error()),
+		strings.Contains(err.Error(), syscall.ENETUNREACH.Error()):
 		return "is unreachable"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
 		return "closes connections"
@@ -105,5 +112,10 @@ func read(ctx context.Context, client *http.Client, url string) (Sample, error) 
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 200))
 		return Sample{}, fmt.Errorf("read /metrics: %s: %s", response.Status, text)
 	}
-	return Parse(response.Body, time.Now())
+	body := &io.LimitedReader{R: response.Body, N: maxMetrics + 1}
+	sample, err := Parse(body, time.Now())
+	if body.N == 0 {
+		return Sample{}, errMetrics
+	}
+	return sample, err
 }

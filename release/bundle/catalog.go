@@ -11,7 +11,7 @@ import (
 	"quorate.dev/release/manifest"
 )
 
-// catalog returns a file-based catalog with this bundle.
+// catalog returns the file-based catalog of OLM: one package with one channel, whose only entry is this bundle.
 func (r *release) catalog(csv manifest.Object, objects []manifest.Object) (manifest.Directory, error) {
 	entry := map[string]any{"name": r.name(), "skipRange": csv.GetAnnotations()["olm.skipRange"]}
 	if r.replaces != "" {
@@ -25,8 +25,10 @@ func (r *release) catalog(csv manifest.Object, objects []manifest.Object) (manif
 		map[string]any{"schema": "olm.channel", "package": packageName, "name": channel, "entries": []any{entry}},
 		map[string]any{
 			"schema": "olm.bundle", "package": packageName, "name": r.name(), "image": r.bundleImage,
-			"properties":    r.properties(csv, objects),
-			"relatedImages": []any{map[string]any{"name": "", "image": r.bundleImage}, map[string]any{"name": packageName, "image": r.image}},
+			"properties": r.properties(csv, objects),
+			"relatedImages": []any{
+				map[string]any{"name": "", "image": r.bundleImage}, map[string]any{"name": packageName, "image": r.image},
+			},
 		},
 	}
 	var text bytes.Buffer
@@ -41,10 +43,14 @@ func (r *release) catalog(csv manifest.Object, objects []manifest.Object) (manif
 	return manifest.Directory{packageName + "/catalog.yaml": text.Bytes()}, nil
 }
 
-// inMetadata are the fields of a ClusterServiceVersion that a catalog repeats.
-var inMetadata = []string{"displayName", "description", "installModes", "keywords", "links", "maintainers", "maturity", "minKubeVersion", "provider"}
+// inMetadata are the fields of the ClusterServiceVersion's spec that a catalog repeats for display.
+var inMetadata = []string{
+	"displayName", "description", "installModes", "keywords", "links", "maintainers", "maturity",
+	"minKubeVersion", "provider",
+}
 
-// properties are those by which OLM resolves the bundle and shows it.
+// properties returns the properties of the bundle in a catalog: package, version and kinds, by which OLM resolves
+// dependencies, and the metadata that consoles display.
 func (r *release) properties(csv manifest.Object, objects []manifest.Object) []any {
 	all := []any{property("olm.package", map[string]any{"packageName": packageName, "version": r.version})}
 	for _, definition := range manifest.OfKind(objects, "CustomResourceDefinition") {
@@ -58,7 +64,9 @@ func (r *release) properties(csv manifest.Object, objects []manifest.Object) []a
 		}
 	}
 	spec := csv.Object["spec"].(map[string]any)
-	metadata := map[string]any{"annotations": csv.GetAnnotations(), "labels": csv.GetLabels(), "crdDescriptions": spec["customresourcedefinitions"]}
+	metadata := map[string]any{
+		"annotations": csv.GetAnnotations(), "labels": csv.GetLabels(), "crdDescriptions": spec["customresourcedefinitions"],
+	}
 	for _, field := range inMetadata {
 		metadata[field] = spec[field]
 	}
@@ -70,7 +78,7 @@ func property(kind string, value any) any { return map[string]any{"type": kind, 
 //go:embed scorecard.yaml
 var scorecardFile []byte
 
-// scorecard returns the configuration of the tests that operator-sdk scorecard runs.
+// scorecard returns the configuration of operator-sdk scorecard, which tests the bundle.
 func scorecard() any {
 	var configuration map[string]any
 	if err := yaml.Unmarshal(scorecardFile, &configuration); err != nil {

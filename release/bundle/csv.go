@@ -24,7 +24,8 @@ var icon []byte
 // operator is the name of the operator's Deployment, ServiceAccount and ClusterRole.
 const operator = "quorate-operator"
 
-// grantedByOLM are the ClusterRoles that OLM creates from the ClusterServiceVersion.
+// grantedByOLM are the ClusterRoles whose rules are in the ClusterServiceVersion. OLM creates roles from these rules,
+// so the bundle does not contain the ClusterRoles as files.
 var grantedByOLM = map[string]bool{operator: true, operator + "-metrics": true}
 
 func (r *release) clusterServiceVersion(objects, examples []manifest.Object) (manifest.Object, error) {
@@ -53,7 +54,9 @@ func (r *release) clusterServiceVersion(objects, examples []manifest.Object) (ma
 	spec := csv.Object["spec"].(map[string]any)
 	spec["version"] = r.version
 	spec["description"] = description
-	spec["icon"] = []any{map[string]any{"base64data": base64.StdEncoding.EncodeToString(icon), "mediatype": "image/svg+xml"}}
+	spec["icon"] = []any{
+		map[string]any{"base64data": base64.StdEncoding.EncodeToString(icon), "mediatype": "image/svg+xml"},
+	}
 	spec["relatedImages"] = []any{map[string]any{"name": packageName, "image": r.image}}
 	spec["install"] = map[string]any{"strategy": "deployment", "spec": install}
 	spec["customresourcedefinitions"] = map[string]any{"owned": owned}
@@ -72,11 +75,13 @@ func inOneList(examples []manifest.Object) (string, error) {
 	return string(text), err
 }
 
-// install returns what OLM creates for the operator. The permissions for clusters are those of Roles, which OLM creates in
-// the namespaces of the OperatorGroup, or as ClusterRoles if it selects all namespaces.
+// install returns the install strategy of the ClusterServiceVersion: the Deployment and the permissions of the
+// operator. OLM creates the namespaced permissions as a Role in each namespace that the OperatorGroup selects, or as a
+// ClusterRole if it selects all namespaces.
 func (r *release) install(objects []manifest.Object) (map[string]any, error) {
 	namespaced, err := rules(objects,
-		[2]string{"Role", operator + "-leader-election"}, [2]string{"Role", operator + "-metrics"}, [2]string{"ClusterRole", operator})
+		[2]string{"Role", operator + "-leader-election"}, [2]string{"Role", operator + "-metrics"},
+		[2]string{"ClusterRole", operator})
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +100,7 @@ func (r *release) install(objects []manifest.Object) (map[string]any, error) {
 	}, nil
 }
 
-// rules returns the rules of roles, each of which is a kind and a name.
+// rules returns the rules of several roles, each given as kind and name.
 func rules(objects []manifest.Object, roles ...[2]string) ([]any, error) {
 	var all []any
 	for _, r := range roles {
@@ -108,11 +113,12 @@ func rules(objects []manifest.Object, roles ...[2]string) ([]any, error) {
 	return all, nil
 }
 
-// targetNamespaces is the annotation by which OLM tells the pods of an operator which namespaces to watch. It is empty for
-// all namespaces.
+// targetNamespaces is the annotation by which OLM passes the namespaces of the OperatorGroup to the pods of an
+// operator. Its value is empty for all namespaces.
 const targetNamespaces = "olm.targetNamespaces"
 
-// deployment returns the operator's Deployment, restricted to the namespaces of the OperatorGroup.
+// deployment returns the operator's Deployment for the install strategy, with --namespaces set to the namespaces of the
+// OperatorGroup.
 func (r *release) deployment(objects []manifest.Object) (map[string]any, error) {
 	found, err := manifest.Find(objects, "Deployment", operator)
 	if err != nil {
@@ -134,11 +140,15 @@ func (r *release) deployment(objects []manifest.Object) (map[string]any, error) 
 		}
 	}
 	container["env"] = append(environment, map[string]any{
-		"name":      "WATCH_NAMESPACE",
-		"valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": "metadata.annotations['" + targetNamespaces + "']"}},
+		"name": "WATCH_NAMESPACE",
+		"valueFrom": map[string]any{
+			"fieldRef": map[string]any{"fieldPath": "metadata.annotations['" + targetNamespaces + "']"},
+		},
 	})
 	if err := unstructured.SetNestedSlice(spec, containers, "template", "spec", "containers"); err != nil {
 		return nil, err
 	}
-	return map[string]any{"name": operator, "label": found.Object["metadata"].(map[string]any)["labels"], "spec": spec}, nil
+	return map[string]any{
+		"name": operator, "label": found.Object["metadata"].(map[string]any)["labels"], "spec": spec,
+	}, nil
 }

@@ -13,8 +13,8 @@ import (
 	"quorate.dev/release/manifest"
 )
 
-// ownedKinds returns the kinds of the CRDs with a descriptor of each field of spec and status, whose texts are those of the
-// schema.
+// ownedKinds returns the kinds of the CustomResourceDefinitions with one descriptor for each field of spec and status.
+// The texts of descriptors come from the schema.
 func ownedKinds(definitions []manifest.Object) ([]any, error) {
 	var owned []any
 	for _, definition := range definitions {
@@ -27,7 +27,7 @@ func ownedKinds(definitions []manifest.Object) ([]any, error) {
 	return owned, nil
 }
 
-// resources are the kinds that objects of a kind lead to.
+// resources are the kinds of the objects that the operator creates for an object of each kind. Consoles display them.
 var resources = map[string][]any{
 	"ApiServerCluster": {
 		resource("v1", "Pod"), resource("v1", "PersistentVolumeClaim"), resource("v1", "Service"), resource("v1", "Secret"),
@@ -63,7 +63,8 @@ func ownedKind(definition manifest.Object) (map[string]any, error) {
 	}, nil
 }
 
-// descriptors describes the fields of the spec or status of a schema. Fields without a widget have the other one, if any.
+// descriptors returns a descriptor for each field of the schema's spec or status, as of says. Fields that have no entry
+// in widgets get the widget other, if it is not empty.
 func descriptors(schema map[string]any, of, other string) []any {
 	fields, _, _ := unstructured.NestedMap(schema, "properties", of, "properties")
 	var all []any
@@ -80,7 +81,7 @@ func descriptors(schema map[string]any, of, other string) []any {
 	return all
 }
 
-// widgets are the console's widgets, by field or by type.
+// widgets are the widgets in which the OpenShift console displays fields, by path or else by type.
 var widgets = map[string]string{
 	"spec.replicas": "podCount", "spec.resources": "resourceRequirements", "spec.imagePullPolicy": "imagePullPolicy",
 	"spec.suspend": "booleanSwitch", "spec.image": "text", "spec.mode": "text",
@@ -88,24 +89,25 @@ var widgets = map[string]string{
 	"integer": "number", "boolean": "booleanSwitch",
 }
 
-// consoles are the prefixes of the widgets.
+// consoles are the prefixes of the widgets' names.
 var consoles = map[string]string{
-	"conditions": "io.kubernetes.", "w3Link": "org.", "podCount": console, "resourceRequirements": console, "imagePullPolicy": console,
-	"booleanSwitch": console, "text": console, "number": console,
+	"conditions": "io.kubernetes.", "w3Link": "org.", "podCount": console, "resourceRequirements": console,
+	"imagePullPolicy": console, "booleanSwitch": console, "text": console, "number": console,
 }
 
 const console = "com.tectonic.ui:"
 
 func oneLine(text any) string { return strings.Join(strings.Fields(fmt.Sprint(text)), " ") }
 
-// words splits an identifier: extraSANs has the words Extra and SANs, APIServices API and Services.
+// words splits an identifier into words: extraSANs into Extra and SANs, APIServices into API and Services.
 func words(identifier string) []string {
 	runes := []rune(identifier)
 	var all []string
 	begin := 0
 	for i := 1; i < len(runes); i++ {
 		afterLower := unicode.IsUpper(runes[i]) && unicode.IsLower(runes[i-1])
-		beforeLower := unicode.IsUpper(runes[i-1]) && unicode.IsUpper(runes[i]) && i+2 < len(runes) && unicode.IsLower(runes[i+1])
+		beforeLower := unicode.IsUpper(runes[i-1]) && unicode.IsUpper(runes[i]) && i+2 < len(runes) &&
+			unicode.IsLower(runes[i+1])
 		if afterLower || beforeLower {
 			all = append(all, string(runes[begin:i]))
 			begin = i

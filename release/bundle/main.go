@@ -2,7 +2,7 @@
 //
 //	go run ./release/bundle [-image quorate:v0.1.0] [-bundle-image quorate-bundle:v0.1.0] [-replaces quorate.v0.0.9] [-monitoring]
 //
-// It replaces bundle/ and catalog/ below -root.
+// It replaces the directories bundle and catalog below -output, by default the repository.
 package main
 
 import (
@@ -24,22 +24,24 @@ const channel = "stable"
 
 // release describes the bundle to generate.
 type release struct {
-	root        string // of the repository
-	version     string // without v
-	image       string // of the operator and the API servers
+	root        string // directory of the repository
+	version     string // without the prefix v
+	image       string // image of the operator and of the API servers
 	bundleImage string
-	replaces    string // name of the previous ClusterServiceVersion, or empty
-	monitoring  bool   // whether objects of the Prometheus operator are part of the bundle
+	replaces    string // name of the previous ClusterServiceVersion; may be empty
+	monitoring  bool   // adds the objects of the Prometheus operator to the bundle
 }
 
 func main() {
 	var r release
 	flag.StringVar(&r.root, "root", ".", "Directory of the repository.")
 	flag.StringVar(&r.image, "image", "", "Image of the operator and the API servers. Default: quorate:v and the version.")
-	flag.StringVar(&r.bundleImage, "bundle-image", "", "Image of the bundle, for the catalog. Default: quorate-bundle:v and the version.")
+	flag.StringVar(&r.bundleImage, "bundle-image", "",
+		"Image of the bundle, for the catalog. Default: quorate-bundle:v and the version.")
 	flag.StringVar(&r.replaces, "replaces", "", "Name of the ClusterServiceVersion that this one replaces.")
 	flag.StringVar(&r.version, "version", "", "Version. Default: that in the file VERSION.")
-	flag.BoolVar(&r.monitoring, "monitoring", false, "Add the ServiceMonitor and the PrometheusRule, for clusters with the Prometheus operator.")
+	flag.BoolVar(&r.monitoring, "monitoring", false,
+		"Add the ServiceMonitor and the PrometheusRule, for clusters with the Prometheus operator.")
 	output := flag.String("output", "", "Directory of bundle/ and catalog/. Default: that of the repository.")
 	flag.Parse()
 	if err := r.write(cmp.Or(*output, r.root)); err != nil {
@@ -75,11 +77,12 @@ func (r *release) complete() error {
 	return nil
 }
 
-// name is the name of the ClusterServiceVersion.
+// name returns the name of the ClusterServiceVersion.
 func (r *release) name() string { return packageName + ".v" + r.version }
 
-// inBundle are the kinds that the bundle has as files. OLM creates the others from the ClusterServiceVersion, and
-// the Namespace is that of the Subscription.
+// inBundle are the kinds of objects, in addition to CustomResourceDefinitions, that are files of the bundle. OLM
+// creates the other objects from the ClusterServiceVersion. The namespace of the Subscription replaces the Namespace in
+// the manifests.
 var inBundle = map[string]bool{"ClusterRole": true, "Service": true, "PodDisruptionBudget": true, "NetworkPolicy": true}
 
 // generate returns the files of the bundle and of the catalog.
@@ -125,7 +128,7 @@ func (r *release) bundle(csv manifest.Object, objects []manifest.Object) (manife
 			err = add("manifests/"+object.GetName()+".crd.yaml", object)
 		case inBundle[kind] && !(kind == "ClusterRole" && grantedByOLM[object.GetName()]):
 			object = object.DeepCopy()
-			object.SetNamespace("") // that of the Subscription
+			object.SetNamespace("") // OLM sets the namespace of the Subscription
 			err = add("manifests/"+object.GetName()+"."+fileKind[kind]+".yaml", object)
 		}
 	}
@@ -144,10 +147,11 @@ func (r *release) bundle(csv manifest.Object, objects []manifest.Object) (manife
 }
 
 var fileKind = map[string]string{
-	"ClusterRole": "clusterrole", "Service": "service", "PodDisruptionBudget": "poddisruptionbudget", "NetworkPolicy": "networkpolicy",
+	"ClusterRole": "clusterrole", "Service": "service", "PodDisruptionBudget": "poddisruptionbudget",
+	"NetworkPolicy": "networkpolicy",
 }
 
-// annotations are those of the bundle, which its image has as labels.
+// annotations returns the annotations of the bundle, which are also the labels of its image.
 func annotations() map[string]string {
 	const prefix = "operators.operatorframework.io."
 	return map[string]string{

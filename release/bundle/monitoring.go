@@ -6,13 +6,13 @@ import (
 	"quorate.dev/release/manifest"
 )
 
-// monitoring are the kinds of the Prometheus operator.
+// monitoring maps the kinds of the Prometheus operator to the names of their files.
 var monitoring = map[string]string{"ServiceMonitor": "servicemonitor", "PrometheusRule": "prometheusrule"}
 
-// addMonitoring adds the ServiceMonitor and the PrometheusRule, and marks them as optional.
+// addMonitoring adds the ServiceMonitor and the PrometheusRule to the bundle, and marks them as optional.
 //
-// OLM 0.46 has no optional manifests: it ignores the property, and an InstallPlan fails on a cluster that lacks a kind of the
-// bundle. The bundle therefore has these objects only on request.
+// OLM 0.46 has no optional manifests: it ignores the property, and an InstallPlan fails on a cluster that lacks any
+// kind of the bundle. The bundle therefore has these objects only with -monitoring.
 func (r *release) addMonitoring(files manifest.Directory) error {
 	objects, err := manifest.Read(filepath.Join(r.root, "manifests", "monitoring.yaml"))
 	if err != nil {
@@ -22,9 +22,9 @@ func (r *release) addMonitoring(files manifest.Directory) error {
 	for _, object := range objects {
 		kind := monitoring[object.GetKind()]
 		if kind == "" {
-			continue // Grafana's
+			continue // the dashboards of Grafana
 		}
-		object.SetNamespace("") // that of the Subscription
+		object.SetNamespace("") // OLM sets the namespace of the Subscription
 		if err := files.Add("manifests/"+object.GetName()+"."+kind+".yaml", object); err != nil {
 			return err
 		}

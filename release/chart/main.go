@@ -2,7 +2,7 @@
 //
 //	go run ./release/chart [-root .] [-output charts/quorate]
 //
-// With the default values, the chart renders the objects of manifests/install.yaml except for the namespace.
+// With its default values, the chart renders the objects of manifests/install.yaml except the Namespace.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 	"quorate.dev/release/manifest"
 )
 
-// written are the files of the chart that are not generated.
+// written are the files of the chart that are written by hand.
 //
 //go:embed all:written
 var written embed.FS
@@ -66,7 +66,7 @@ func generate(root, version string) (manifest.Directory, error) {
 	}
 	for _, object := range objects {
 		if object.GetKind() == "Namespace" {
-			continue // helm install --create-namespace
+			continue // helm install --create-namespace creates the namespace
 		}
 		if err := addTemplate(chart, object, conditions[object.GetKind()+" "+object.GetName()]); err != nil {
 			return nil, err
@@ -80,7 +80,8 @@ func generate(root, version string) (manifest.Directory, error) {
 	return chart, addMonitoring(chart, root)
 }
 
-// addMonitoring adds the ServiceMonitor, and as files what contains the delimiter of templates: the rules and the dashboards.
+// addMonitoring adds the ServiceMonitor as a template. It adds rules and dashboards as files, which Helm does not
+// evaluate, because they contain the delimiter of templates.
 func addMonitoring(chart manifest.Directory, root string) error {
 	objects, err := manifest.Read(filepath.Join(root, "manifests", "monitoring.yaml"))
 	if err != nil {
@@ -117,7 +118,9 @@ func copyWritten(version string) (manifest.Directory, error) {
 	})
 }
 
-// addTemplate adds the template of an object to the chart, rendered only under a condition unless that is empty.
+// addTemplate adds the template of an object to the chart. Unless condition is empty, the object is rendered only if
+// that expression of Helm is true. Cluster-wide permissions are rendered as a Role for each namespace of
+// .Values.namespaces, if there are any.
 func addTemplate(chart manifest.Directory, object manifest.Object, condition string) error {
 	text, err := template(object)
 	if err != nil {
@@ -128,16 +131,19 @@ func addTemplate(chart manifest.Directory, object manifest.Object, condition str
 		if err != nil {
 			return err
 		}
-		text = "{{- if not .Values.namespaces }}\n" + text + "{{- end }}\n{{- range .Values.namespaces }}\n---\n" + namespaced + "{{- end }}\n"
+		text = "{{- if not .Values.namespaces }}\n" + text + "{{- end }}\n{{- range .Values.namespaces }}\n---\n" +
+			namespaced + "{{- end }}\n"
 	}
 	if condition != "" {
 		text = "{{- if " + condition + " }}\n" + text + "{{- end }}\n"
 	}
-	chart["templates/"+strings.ToLower(object.GetKind())+"-"+strings.ReplaceAll(object.GetName(), ".", "-")+".yaml"] = []byte(text)
+	chart["templates/"+strings.ToLower(object.GetKind())+"-"+
+		strings.ReplaceAll(object.GetName(), ".", "-")+".yaml"] = []byte(text)
 	return nil
 }
 
-// template returns the template of an object: its YAML with the substitutions of its kind.
+// template returns the template of an object: its YAML with the substitutions of its kind. It fails if a substitution
+// does not apply exactly once.
 func template(object manifest.Object) (string, error) {
 	encoded, err := manifest.Encode(object)
 	if err != nil {
@@ -151,19 +157,21 @@ func template(object manifest.Object) (string, error) {
 	text = strings.ReplaceAll(text, "namespace: "+eachNamespace+"\n", "namespace: {{ . }}\n")
 	for _, s := range substitutions[object.GetKind()] {
 		if strings.Count(text, s.old) != 1 {
-			return "", fmt.Errorf("%s %s contains %q %d times", object.GetKind(), object.GetName(), s.old, strings.Count(text, s.old))
+			return "", fmt.Errorf("%s %s contains %q %d times", object.GetKind(), object.GetName(), s.old,
+				strings.Count(text, s.old))
 		}
 		text = strings.Replace(text, s.old, s.expression, 1)
 	}
 	return text, nil
 }
 
-// clusterWide reports whether an object grants the operator its permissions for the clusters of all namespaces.
+// clusterWide reports whether an object grants the operator its permissions in all namespaces.
 func clusterWide(object manifest.Object) bool {
 	return object.GetName() == operator && (object.GetKind() == "ClusterRole" || object.GetKind() == "ClusterRoleBinding")
 }
 
-// inNamespace returns the Role or RoleBinding for one of several namespaces, whose name is the dot of the template.
+// inNamespace returns the Role or RoleBinding as the body of a loop over the namespaces in the chart's values. Within
+// the loop, the template's dot is the name of the current namespace.
 func inNamespace(object manifest.Object) manifest.Object {
 	object = object.DeepCopy()
 	object.SetKind(strings.TrimPrefix(object.GetKind(), "Cluster"))

@@ -3,16 +3,19 @@ package main
 // operator is the name of the operator's Deployment and roles.
 const operator = "quorate-operator"
 
-// namespace is the operator's namespace in the manifests.
+// namespace is the operator's namespace in the manifests. Templates replace it by the namespace of the Helm release.
 const namespace = "quorate-system"
 
-// eachNamespace is the namespace of a Role until it is substituted.
+// eachNamespace is a placeholder for the namespace of a Role, until a template replaces it by the dot.
 const eachNamespace = "each-namespace"
 
-// conditions are the values under which objects are rendered, by kind and name.
+// conditions are the Helm expressions under which objects are rendered, by kind and name. Other objects are always
+// rendered.
 var conditions = map[string]string{
 	"NetworkPolicy " + operator:                                     ".Values.networkPolicy.enabled",
 	"PodDisruptionBudget " + operator:                               ".Values.disruptionBudget.enabled",
+	"ValidatingAdmissionPolicy quorate-deletion-protection":         ".Values.deletionProtection.enabled",
+	"ValidatingAdmissionPolicyBinding quorate-deletion-protection":  ".Values.deletionProtection.enabled",
 	"ClusterRole quorate-edit":                                      ".Values.userRoles.enabled",
 	"ClusterRole quorate-view":                                      ".Values.userRoles.enabled",
 	"CustomResourceDefinition apiserverclusters.quorate.dev":        ".Values.crds.enabled",
@@ -21,7 +24,7 @@ var conditions = map[string]string{
 	"CustomResourceDefinition apiserverkubeconfigs.quorate.dev":     ".Values.crds.enabled",
 }
 
-// substitution replaces text that occurs once in each object of a kind.
+// substitution replaces a text that occurs exactly once in each object of a kind by a Helm expression.
 type substitution struct{ old, expression string }
 
 var substitutions = map[string][]substitution{
@@ -29,7 +32,10 @@ var substitutions = map[string][]substitution{
 		{"\nmetadata:\n  annotations:\n", "\nmetadata:\n  annotations:\n    helm.sh/resource-policy: keep\n"},
 	},
 	"ServiceAccount": {
-		{"kind: ServiceAccount\n", "kind: ServiceAccount\n{{- with .Values.image.pullSecrets }}\nimagePullSecrets:\n{{- toYaml . | nindent 0 }}\n{{- end }}\n"},
+		{
+			"kind: ServiceAccount\n", "kind: ServiceAccount\n{{- with .Values.image.pullSecrets }}\nimagePullSecrets:\n{{- " +
+				"toYaml . | nindent 0 }}\n{{- end }}\n",
+		},
 	},
 	"ServiceMonitor": {
 		{"    app.kubernetes.io/name: " + operator + "\n  name:", "    app.kubernetes.io/name: " + operator + `

@@ -1,5 +1,6 @@
-// Package manifest reads and writes the objects of the manifests that are rendered from config/. The generators of the OLM
-// bundle and of the Helm chart use it, so that all ways to install have the same objects.
+// Package manifest reads the objects of the manifests, which are rendered from config/, and writes generated
+// directories. The generators of the OLM bundle and of the Helm chart use it, so that all ways to install Quorate have
+// the same objects.
 package manifest
 
 import (
@@ -16,7 +17,7 @@ import (
 // Object is an object of any kind.
 type Object = *unstructured.Unstructured
 
-// Read returns the objects of a YAML file, in its order.
+// Read returns the objects of a YAML file in their order.
 func Read(file string) ([]Object, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -35,7 +36,7 @@ func Read(file string) ([]Object, error) {
 	return objects, nil
 }
 
-// ReadAll returns the objects of several files.
+// ReadAll returns the objects of several files in the order of the files.
 func ReadAll(files ...string) ([]Object, error) {
 	var all []Object
 	for _, file := range files {
@@ -48,7 +49,7 @@ func ReadAll(files ...string) ([]Object, error) {
 	return all, nil
 }
 
-// Find returns the object of a kind with a name, or an error.
+// Find returns the object with a kind and a name, and an error if there is none.
 func Find(objects []Object, kind, name string) (Object, error) {
 	for _, object := range objects {
 		if object.GetKind() == kind && object.GetName() == name {
@@ -78,10 +79,10 @@ func Version(root string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// Directory collects the files of a generated directory.
+// Directory is the content of a generated directory: the contents of files by path.
 type Directory map[string][]byte
 
-// Add adds a file with an object or another value as YAML.
+// Add encodes an object or another value as YAML and adds it as the file name.
 func (d Directory) Add(name string, value any) error {
 	text, err := Encode(value)
 	if err != nil {
@@ -99,7 +100,7 @@ func Encode(value any) ([]byte, error) {
 	return yaml.Marshal(value)
 }
 
-// Write replaces the files below path with those of the directory.
+// Write replaces the directory at path and its content by the files of d.
 func (d Directory) Write(path string) error {
 	if err := os.RemoveAll(path); err != nil {
 		return err

@@ -2,14 +2,14 @@ package main
 
 import "fmt"
 
-// Templates of the names of objects in descriptions.
+// Templates of the names of objects in the descriptions of alerts.
 const (
 	clusterName = "ApiServerCluster {{ $labels.namespace }}/{{ $labels.cluster }}"
 	podName     = "{{ $labels.namespace }}/{{ $labels.pod }}"
 )
 
-// perCluster returns the greatest value of a metric of the operator for each cluster and other labels. Each replica of the
-// operator exports the metrics.
+// perCluster returns an expression for the greatest value of an operator metric by cluster and by labels, a list that
+// is empty or begins with a comma. The maximum merges the replicas of the operator, which export the same series.
 func perCluster(series string, labels string) string {
 	return "max by (namespace, cluster" + labels + ") (" + series + ")"
 }
@@ -30,7 +30,18 @@ func operatorAlerts() []alert {
 			summary:     "Reconciliations fail.",
 			description: "Reconciliations of the controller {{ $labels.controller }} have failed for 30 minutes.",
 		},
+		{
+			name: "QuorateOwnWritesRefused", severity: warning, wait: "10m",
+			expr:        `sum by (writer) (` + refusedWrites(operatorJob) + `) > 0`,
+			summary:     "The operator writes an object again and again.",
+			description: "The operator has refused writes of its controller {{ $labels.writer }} for 10 minutes.",
+		},
 	}
+}
+
+// refusedWrites returns the rate of a job's own writes that its limit refuses.
+func refusedWrites(job string) string {
+	return "rate(quorate_own_writes_total{" + job + `,result="refused"}[20m])`
 }
 
 func clusterAlerts() []alert {
@@ -56,9 +67,10 @@ func clusterAlerts() []alert {
 			description: "Member {{ $labels.member }} of " + clusterName + " has not been ready for 5 minutes.",
 		},
 		{
-			// A container that restarts again and again runs for moments, in which the condition is false.
+			// In the moments in which a repeatedly restarting container runs, the condition is false.
 			name: "QuorateClusterDegraded", severity: warning, wait: "30m",
-			expr:        perCluster(`max_over_time(quorate_cluster_status_condition{condition="Degraded",status="true"}[5m])`, "") + " == 1",
+			expr: perCluster(`max_over_time(quorate_cluster_status_condition{condition="Degraded",status="true"}[5m])`,
+				"") + " == 1",
 			summary:     "ApiServerCluster is degraded.",
 			description: clusterName + " has been degraded for 30 minutes.",
 		},
@@ -71,17 +83,18 @@ func clusterAlerts() []alert {
 	}
 }
 
-// unlessHibernated drops clusters that the user has scaled to 0: they have no API server, no quorum and no ready
-// member, and cannot be backed up.
+// unlessHibernated excludes clusters that are scaled to 0: they have no API server, no quorum and no ready member, and
+// cannot be backed up.
 const unlessHibernated = " unless on (namespace, cluster) quorate_cluster_spec_replicas == 0"
 
-// condition returns 1 for each cluster with a condition that is true, 0 for the others that have the condition.
+// condition returns an expression whose value is 1 for clusters with a true condition, and 0 for clusters whose
+// condition is false or unknown.
 func condition(name string) string {
 	return perCluster(`quorate_cluster_status_condition{condition="`+name+`",status="true"}`, "")
 }
 
-// certificateAlerts fire for certificates that should have been renewed: the operator renews them when a third of the lifetime
-// remains. cert-manager has the same default.
+// certificateAlerts returns the alerts for certificates whose renewal is overdue: the operator, like cert-manager by
+// default, renews a certificate when a third of its lifetime remains.
 func certificateAlerts() []alert {
 	var alerts []alert
 	expiration := perCluster("quorate_certificate_expiration_timestamp_seconds", ", secret")
@@ -117,8 +130,8 @@ func backupAlerts() []alert {
 			name: "QuorateBackupFailed", severity: warning, wait: "1m",
 			expr:    fmt.Sprintf("%s unless %s > %s", failure, success, failure) + unlessHibernated,
 			summary: "A backup failed.",
-			description: "A backup of " + clusterName + " failed at {{ $value | humanizeTimestamp }}, and none has completed since " +
-				"then.",
+			description: "A backup of " + clusterName +
+				" failed at {{ $value | humanizeTimestamp }}, and none has completed since then.",
 		},
 	}
 }
@@ -128,12 +141,13 @@ func etcdAlerts() []alert {
 		`(label_replace(quorate_cluster_member_ready, "persistentvolumeclaim", "$1", "member", "(.+)"))`
 	return []alert{
 		{
-			// The operator defragments the rest of the file.
+			// The operator defragments the database, so that only the data in use counts.
 			name: "QuorateEtcdDatabaseNearQuota", severity: warning, wait: "10m",
 			expr: perCluster("quorate_etcd_database_in_use_bytes", ", member") + " / " +
 				perCluster("quorate_etcd_database_quota_bytes", ", member") + " > 0.8",
-			summary:     "etcd's database is nearly full.",
-			description: "The data of member {{ $labels.member }} of " + clusterName + " uses {{ $value | humanizePercentage }} of its quota.",
+			summary: "etcd's database is nearly full.",
+			description: "The data of member {{ $labels.member }} of " + clusterName +
+				" uses {{ $value | humanizePercentage }} of its quota.",
 		},
 		{
 			name: "QuorateEtcdNoSpace", severity: critical, wait: "5m",
@@ -144,7 +158,8 @@ func etcdAlerts() []alert {
 		{
 			name: "QuorateVolumeNearlyFull", severity: warning, wait: "10m",
 			expr: "(min by (namespace, persistentvolumeclaim) (kubelet_volume_stats_available_bytes / " +
-				"kubelet_volume_stats_capacity_bytes) < 0.1) * on (namespace, persistentvolumeclaim) group_left (cluster) " + claims,
+				"kubelet_volume_stats_capacity_bytes) < 0.1) * on (namespace, persistentvolumeclaim) group_left (cluster) " +
+				claims,
 			summary: "A member's volume is nearly full.",
 			description: "PersistentVolumeClaim {{ $labels.namespace }}/{{ $labels.persistentvolumeclaim }} of " + clusterName +
 				" has {{ $value | humanizePercentage }} of its space left.",
@@ -174,6 +189,20 @@ func apiServerAlerts() []alert {
 			summary: "The API servers reject requests.",
 			description: "Priority level {{ $labels.priority_level }} of " + clusterName +
 				" rejects {{ $value | humanize }} requests per second.",
+		},
+		{
+			name: "QuorateOwnWritesRefused", severity: warning, wait: "10m",
+			expr:    "sum by (namespace, cluster, writer) (" + refusedWrites(apiServerJob) + ") > 0",
+			summary: "The API servers write an object again and again.",
+			description: "The API servers of " + clusterName +
+				" have refused writes of their controller {{ $labels.writer }} for 10 minutes.",
+		},
+		{
+			name: "QuorateBackgroundPanics", severity: warning, wait: "1m",
+			expr: "sum by (namespace, cluster, pod, loop) (increase(quorate_background_panics_total{" +
+				apiServerJob + "}[1h])) > 0",
+			summary:     "Background work of an API server panics.",
+			description: "{{ $labels.loop }} in the API server of pod " + podName + " has panicked in the last hour.",
 		},
 	}
 }

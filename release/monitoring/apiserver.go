@@ -9,7 +9,7 @@ func apiServerDashboard() dashboard {
 	}
 }
 
-// podVariables select API servers by namespace, cluster and pod.
+// podVariables returns the variables of a dashboard that select API servers by namespace, cluster and pod.
 func podVariables() []variable {
 	const up = "up{" + apiServerJob
 	return []variable{
@@ -22,12 +22,12 @@ func podVariables() []variable {
 func objectivesRow() row {
 	var panels []panel
 	for _, o := range objectives() {
-		value := "1 - " + ofClusters(o.ratio("3d"))
+		value := "1 - " + inSelectedClusters(o.ratio("3d"))
 		panels = append(panels, one(o.title+", 3 days", ratio, value, "namespace", "cluster").withKind(stat))
 	}
 	panels = append(panels, panel{title: "Missed objectives", unit: ratio, queries: []query{
-		{ofClusters(objectives()[0].ratio("5m")), "errors " + legend("namespace", "cluster")},
-		{ofClusters(objectives()[1].ratio("5m")), "slow " + legend("namespace", "cluster")},
+		{inSelectedClusters(objectives()[0].ratio("5m")), "errors " + legend("namespace", "cluster")},
+		{inSelectedClusters(objectives()[1].ratio("5m")), "slow " + legend("namespace", "cluster")},
 	}})
 	return row{"Objectives", panels}
 }
@@ -45,7 +45,8 @@ func requestsRow() row {
 		one("Long-running requests", short,
 			"topk(10, sum by (verb, resource) ("+selected("apiserver_longrunning_requests")+"))", "verb", "resource"),
 		one("Response size by verb", byteRate, sumRate("verb", selected("apiserver_response_sizes_sum")), "verb"),
-		one("Terminated requests", rate, sumRate("verb, code", selected("apiserver_request_terminations_total")), "verb", "code"),
+		one("Terminated requests", rate, sumRate("verb, code", selected("apiserver_request_terminations_total")),
+			"verb", "code"),
 		one("Deprecated APIs requested", short,
 			"max by (group, version, resource, removed_release) ("+selected("apiserver_requested_deprecated_apis")+")",
 			"group", "version", "resource", "removed_release"),
@@ -55,7 +56,8 @@ func requestsRow() row {
 func fairnessRow() row {
 	return row{"Priority and fairness", []panel{
 		one("Rejected requests", rate,
-			sumRate("priority_level, reason", selected("apiserver_flowcontrol_rejected_requests_total")), "priority_level", "reason"),
+			sumRate("priority_level, reason", selected("apiserver_flowcontrol_rejected_requests_total")),
+			"priority_level", "reason"),
 		one("Waiting requests", short,
 			"sum by (priority_level) ("+selected("apiserver_flowcontrol_current_inqueue_requests")+")", "priority_level"),
 		one("Waiting time, 99th percentile", seconds,

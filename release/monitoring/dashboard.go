@@ -1,16 +1,16 @@
 package main
 
-// dashboard is a dashboard of Grafana.
+// dashboard describes a Grafana dashboard.
 type dashboard struct {
 	name, title string
 	variables   []variable
 	rows        []row
 }
 
-// variable is a drop-down list of the values of a label.
+// variable is a drop-down list of a dashboard with the values of a label.
 type variable struct {
 	label  string
-	values string // a series with the label
+	values string // selector of series with the label
 }
 
 type row struct {
@@ -24,7 +24,7 @@ type panel struct {
 	queries     []query
 }
 
-// query is an expression of PromQL and the template of the names of its series.
+// query is a PromQL expression with the template of the names of its series.
 type query struct{ expr, legend string }
 
 // Types of panels.
@@ -34,7 +34,7 @@ const (
 	timeline   = "state-timeline"
 )
 
-// Units of Grafana.
+// Units of panels, by their names in Grafana.
 const (
 	short    = "short"
 	ratio    = "percentunit"
@@ -59,7 +59,7 @@ func dashboards() []dashboard {
 	return []dashboard{apiServerDashboard(), etcdDashboard(), operatorDashboard()}
 }
 
-// grafana returns the dashboard as JSON that Grafana 10 and later import.
+// grafana returns the dashboard in the JSON model that Grafana 10 and later import.
 func (d dashboard) grafana() object {
 	return object{
 		"uid": d.name, "title": d.title, "tags": []string{"quorate"}, "schemaVersion": 39, "editable": true,

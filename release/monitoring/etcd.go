@@ -13,7 +13,8 @@ func consensusRow() row {
 			"sum by (namespace, cluster) ("+selected("etcd_server_has_leader")+")", "namespace", "cluster").withKind(stat),
 		one("Leader", short, selected("etcd_server_is_leader"), "pod").withKind(timeline),
 		one("Leader changes per hour", short,
-			"max by (namespace, cluster) (increase("+selected("etcd_server_leader_changes_seen_total")+"[1h]))", "namespace", "cluster"),
+			"max by (namespace, cluster) (increase("+selected("etcd_server_leader_changes_seen_total")+"[1h]))",
+			"namespace", "cluster"),
 		{title: "Proposals", unit: events, queries: []query{
 			{sumRate("pod", selected("etcd_server_proposals_committed_total")), "committed " + legend("pod")},
 			{sumRate("pod", selected("etcd_server_proposals_applied_total")), "applied " + legend("pod")},
@@ -30,7 +31,8 @@ func consensusRow() row {
 
 func diskRow() row {
 	return row{"Disk", []panel{
-		one("WAL fsync, 99th percentile", seconds, p99("pod", selected("etcd_disk_wal_fsync_duration_seconds_bucket")), "pod"),
+		one("WAL fsync, 99th percentile", seconds, p99("pod", selected("etcd_disk_wal_fsync_duration_seconds_bucket")),
+			"pod"),
 		one("Backend commit, 99th percentile", seconds,
 			p99("pod", selected("etcd_disk_backend_commit_duration_seconds_bucket")), "pod"),
 		{title: "Database", unit: byteUnit, queries: []query{
@@ -47,7 +49,8 @@ func diskRow() row {
 			"persistentvolumeclaim"),
 		one("Compaction, 99th percentile", seconds,
 			"histogram_quantile(0.99, "+
-				sumRate("pod, le", selected("etcd_debugging_mvcc_db_compaction_total_duration_milliseconds_bucket"))+") / 1000", "pod"),
+				sumRate("pod, le", selected("etcd_debugging_mvcc_db_compaction_total_duration_milliseconds_bucket"))+") / 1000",
+			"pod"),
 	}}
 }
 

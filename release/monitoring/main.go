@@ -3,9 +3,10 @@
 //	go run ./release/monitoring [-root .]
 //	go run ./release/monitoring -rules FILE -speed 30
 //
-// It replaces rules.yaml, prometheus_rule.yaml and dashboards/ in config/monitoring. tools/prometheus has the tests, because
-// the libraries of Prometheus are in a module of their own. With -rules it writes only a rule file, whose durations are
-// divided by -speed: a test with a shorter scrape interval does not wait for the original ones.
+// It replaces rules.yaml, prometheus_rule.yaml and dashboards/ in config/monitoring. With -rules it only writes a rule
+// file whose durations are divided by -speed, so that a test with a shorter scrape interval does not wait for the
+// original durations. The tests of the rules are in tools/prometheus, a separate module that depends on the libraries
+// of Prometheus.
 package main
 
 import (

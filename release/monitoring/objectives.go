@@ -6,27 +6,30 @@ import (
 	"strings"
 )
 
-// budget is the part of requests that may miss an objective within 30 days.
+// budget is the error budget: the fraction of requests that may miss an objective within 30 days.
 const budget = 0.01
 
-// notSlow selects requests whose duration the client does not determine.
+// notSlow selects the requests whose duration does not depend on the client.
 const notSlow = `subresource!~"proxy|attach|log|exec|portforward",verb!~"WATCH|WATCHLIST|CONNECT"`
 
-// objective is a service level objective of an API server. Requests and misses are rates over 5m for each cluster.
+// objective is a service level objective of API servers. The rates of requests and misses are over 5 minutes, by
+// cluster.
 type objective struct {
-	name     string // in the names of recorded series
-	total    string // name of the recorded rate of requests
-	title    string // of panels
-	alert    string
+	name  string // part of the names of recorded series
+	total string // name of the recorded rate of requests
+	title string // title of the panel
+	alert string
+	// misses and requests are PromQL expressions of rates.
 	misses   string
 	requests string
 	summary  string
-	says     string // what the requests do that miss the objective
+	says     string // predicate of requests that miss the objective, in the alert's description
 }
 
-// rate5m returns the rate of a counter by cluster.
+// rate5m returns an expression for the rate of a counter over 5 minutes, by cluster.
 func rate5m(name, selector string) string {
-	return fmt.Sprintf("sum by (namespace, cluster) (rate(%s{%s}[5m]))", name, strings.Trim(apiServerJob+","+selector, ","))
+	return fmt.Sprintf("sum by (namespace, cluster) (rate(%s{%s}[5m]))", name,
+		strings.Trim(apiServerJob+","+selector, ","))
 }
 
 func objectives() []objective {
@@ -36,7 +39,7 @@ func objectives() []objective {
 		{
 			name: "apiserver_request_errors", total: "namespace_cluster:apiserver_requests:rate5m",
 			title: "Requests without error", alert: "QuorateAPIErrorBudgetBurn",
-			// A server that has sent no status 5xx has no series of them.
+			// A server that has sent no status 5xx has no series with such a code.
 			misses:   rate5m("apiserver_request_total", `code=~"5.."`) + " or 0 * " + requests,
 			requests: requests,
 			summary:  "The API server burns its error budget.", says: "fail",
@@ -44,7 +47,7 @@ func objectives() []objective {
 		{
 			name: "apiserver_request_slow", total: "namespace_cluster:apiserver_requests_sli:rate5m",
 			title: "Requests within a second", alert: "QuorateAPILatencyBudgetBurn",
-			// Prometheus 3 stores the bucket 1 as 1.0.
+			// Prometheus 3 stores the label le="1" of the bucket as 1.0.
 			misses:   measured + " - " + rate5m("apiserver_request_sli_duration_seconds_bucket", `le=~"1|1[.]0",`+notSlow),
 			requests: measured,
 			summary:  "The API server burns its latency budget.", says: "take longer than a second",
@@ -52,8 +55,8 @@ func objectives() []objective {
 	}
 }
 
-// burnRates are the conditions of an alert for each objective: the budget of 30 days is consumed at a multiple of the
-// sustainable rate over both windows. The short window ends the alert soon after the cause ends.
+// burnRates are the conditions under which each objective raises an alert: over both windows, the budget of 30 days
+// burns faster than the sustainable rate, by factor. The short window ends the alert soon after the cause ends.
 var burnRates = []struct {
 	long, short string
 	factor      float64
@@ -66,11 +69,11 @@ var burnRates = []struct {
 	{"3d", "6h", 1, "3h", warning},     // 10% within 3 days
 }
 
-// windows are those of burnRates.
+// windows are the windows of burnRates, each once.
 var windows = []string{"5m", "30m", "1h", "2h", "6h", "1d", "3d"}
 
-// objectiveRules records rates over 5m, from them the ratios over all windows, and alerts on the ratios. Ratios over long
-// windows from the rates read one series instead of all series of a histogram.
+// objectiveRules returns recording rules and alerts for all objectives. It records rates over 5 minutes, and from them
+// the ratios over all windows: a long window then reads one series instead of all series of a histogram.
 func objectiveRules() []rule {
 	var records, alerts []rule
 	for _, o := range objectives() {
@@ -93,10 +96,10 @@ func objectiveRules() []rule {
 	return append(records, alerts...)
 }
 
-// rate returns the name of the recorded rate of misses.
+// rate returns the name of the recorded series with the rate of misses.
 func (o objective) rate() string { return "namespace_cluster:" + o.name + ":rate5m" }
 
-// ratio returns the name of the recorded ratio of misses.
+// ratio returns the name of the recorded series with the ratio of misses over a window.
 func (o objective) ratio(window string) string {
 	return "namespace_cluster:" + o.name + ":ratio_rate" + window
 }

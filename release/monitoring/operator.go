@@ -10,9 +10,9 @@ func operatorDashboard() dashboard {
 	}
 }
 
-// maxBy returns the greatest value of a metric by labels. Each replica of the operator exports the metrics of all clusters.
+// maxBy returns the expression of perCluster for the clusters that the dashboard selects, with further matchers.
 func maxBy(metric, labels string, matchers ...string) string {
-	return "max by (namespace, cluster" + labels + ") (" + ofClusters(metric, matchers...) + ")"
+	return "max by (namespace, cluster" + labels + ") (" + inSelectedClusters(metric, matchers...) + ")"
 }
 
 func clustersRow() row {
@@ -32,7 +32,7 @@ func clustersRow() row {
 		one("Ready members", short,
 			maxBy("quorate_cluster_member_ready", ", member"), "namespace", "member").withKind(timeline),
 		one("Versions", short, "count by (version, image) (max by (namespace, cluster, version, image) ("+
-			ofClusters("quorate_cluster_info")+"))", "version", "image"),
+			inSelectedClusters("quorate_cluster_info")+"))", "version", "image"),
 	}}
 }
 
@@ -55,10 +55,12 @@ func backupsRow() row {
 		one("Schedules with a current backup", short,
 			maxBy("quorate_backup_ready", ", schedule"), "namespace", "schedule").withKind(timeline),
 		one("Age of the newest scheduled backup", seconds,
-			"time() - ("+maxBy("quorate_backup_schedule_last_success_timestamp_seconds", ", schedule")+" > 0)", "namespace", "schedule"),
+			"time() - ("+maxBy("quorate_backup_schedule_last_success_timestamp_seconds", ", schedule")+" > 0)",
+			"namespace", "schedule"),
 		one("Backups by phase", short, maxBy("quorate_backups", ", phase"), "namespace", "cluster", "phase"),
 		one("Size of the newest backup", byteUnit, maxBy("quorate_backup_last_size_bytes", ""), "namespace", "cluster"),
-		one("Duration of the newest backup", seconds, maxBy("quorate_backup_last_duration_seconds", ""), "namespace", "cluster"),
+		one("Duration of the newest backup", seconds, maxBy("quorate_backup_last_duration_seconds", ""),
+			"namespace", "cluster"),
 	}}
 }
 
@@ -70,7 +72,7 @@ func spaceRow() row {
 		one("Unused space in database files", byteUnit,
 			maxBy("quorate_etcd_database_size_bytes", ", member")+" - "+inUse, "namespace", "member"),
 		one("Defragmentations per day", short,
-			"sum by (namespace, cluster, result) (increase("+ofClusters("quorate_etcd_defragmentations_total")+"[1d]))",
+			"sum by (namespace, cluster, result) (increase("+inSelectedClusters("quorate_etcd_defragmentations_total")+"[1d]))",
 			"namespace", "cluster", "result"),
 		one("Time since the last defragmentation", seconds,
 			"time() - "+maxBy("quorate_etcd_last_defragmentation_timestamp_seconds", ", member"), "namespace", "member"),
@@ -81,7 +83,8 @@ func controllersRow() row {
 	of := func(metric string) string { return metric + "{" + operatorJob + "}" }
 	return row{"Controllers", []panel{
 		one("Leader", short, of("leader_election_master_status"), "pod").withKind(timeline),
-		one("Reconciliations", rate, sumRate("controller, result", of("controller_runtime_reconcile_total")), "controller", "result"),
+		one("Reconciliations", rate, sumRate("controller, result", of("controller_runtime_reconcile_total")),
+			"controller", "result"),
 		one("Errors", rate, sumRate("controller", of("controller_runtime_reconcile_errors_total")), "controller"),
 		one("Time since the last error of a cluster", seconds,
 			"time() - "+maxBy("quorate_cluster_last_reconcile_error_timestamp_seconds", ""), "namespace", "cluster"),

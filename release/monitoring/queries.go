@@ -2,14 +2,14 @@ package main
 
 import "fmt"
 
-// Selectors of the series of the clusters and pods that the variables of a dashboard select. The operator's metrics have no
-// label pod of an API server.
+// Selectors of the clusters and pods that the variables of a dashboard select. Only selectedPods filters by pod: the
+// label pod of the operator's own metrics is a pod of the operator, not of an API server.
 const (
 	selectedClusters = `namespace=~"$namespace",cluster=~"$cluster"`
 	selectedPods     = apiServerJob + "," + selectedClusters + `,pod=~"$pod"`
 )
 
-// selected returns the series of a metric of the selected pods, with further matchers.
+// selected returns a selector of a metric's series for the selected pods, with further matchers.
 func selected(metric string, matchers ...string) string {
 	selector := selectedPods
 	for _, m := range matchers {
@@ -18,8 +18,9 @@ func selected(metric string, matchers ...string) string {
 	return metric + "{" + selector + "}"
 }
 
-// ofClusters returns the series of a metric or a recording rule of the selected clusters.
-func ofClusters(metric string, matchers ...string) string {
+// inSelectedClusters returns a selector of the series of a metric or recording rule for the selected clusters, with
+// further matchers.
+func inSelectedClusters(metric string, matchers ...string) string {
 	selector := selectedClusters
 	for _, m := range matchers {
 		selector += "," + m
@@ -31,12 +32,12 @@ func sumRate(by, series string) string {
 	return fmt.Sprintf("sum by (%s) (rate(%s[$__rate_interval]))", by, series)
 }
 
-// p99 returns the 99th percentile of a histogram, given the series of its buckets.
+// p99 returns an expression for the 99th percentile of a histogram, given the series of its buckets.
 func p99(by, buckets string) string {
 	return fmt.Sprintf("histogram_quantile(0.99, %s)", sumRate(by+", le", buckets))
 }
 
-// legend returns the template of a series' name from labels.
+// legend returns the template of a series' name: the values of the labels.
 func legend(labels ...string) string {
 	text := ""
 	for i, label := range labels {
@@ -48,18 +49,18 @@ func legend(labels ...string) string {
 	return text
 }
 
-// one returns a panel of one query.
+// one returns a panel with one query, whose series are named by labels.
 func one(title, unit, expr string, labels ...string) panel {
 	return panel{title: title, unit: unit, queries: []query{{expr, legend(labels...)}}}
 }
 
-// withKind returns a panel of another type.
+// withKind returns the panel with another type.
 func (p panel) withKind(kind string) panel {
 	p.kind = kind
 	return p
 }
 
-// processRow has the resources of the processes that a selector selects.
+// processRow returns the row with memory, CPU time and goroutines of the processes that a selector selects.
 func processRow(selector string) row {
 	of := func(metric string) string { return metric + "{" + selector + "}" }
 	return row{"Process", []panel{

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Values of the label job. The scrape configurations in config/monitoring and config/samples set them.
+// Matchers of the label job, which the scrape configurations in config/monitoring and config/samples set.
 const (
 	apiServerJob = `job="quorate-apiserver"`
 	operatorJob  = `job="quorate-operator-metrics"`
@@ -14,13 +14,13 @@ const (
 
 const runbooks = "https://quorate.dev/docs/runbooks/"
 
-// Severities of alerts: critical needs attention now, warning within days.
+// Severities of alerts: critical needs attention immediately, warning within days.
 const (
 	critical = "critical"
 	warning  = "warning"
 )
 
-// groups is the content of a rule file of Prometheus and the spec of a PrometheusRule.
+// groups is the content of a Prometheus rule file, and the spec of a PrometheusRule.
 type groups struct {
 	Groups []group `json:"groups"`
 }
@@ -62,14 +62,14 @@ func prometheusRule() map[string]any {
 	}
 }
 
-// alert is an alerting rule. Its name is also that of the runbook.
+// alert is an alerting rule. Its name is also the name of its runbook.
 type alert struct {
 	name, severity string
 	expr           string
-	wait           string // the time for which expr holds before the alert fires
+	wait           string // time for which expr must hold before the alert fires
 	summary        string
-	description    string            // a template
-	labels         map[string]string // in addition to severity
+	description    string            // a template of Prometheus
+	labels         map[string]string // labels in addition to severity
 }
 
 func (a alert) rule() rule {
@@ -93,13 +93,15 @@ func rulesOf(alerts []alert) []rule {
 	return rules
 }
 
-// timeRange is a range in an expression.
+// timeRange matches the range of a range selector.
 var timeRange = regexp.MustCompile(`\[(\w+)\]`)
 
-// shortestWait is the least time before an alert of faster rules fires: a busy machine answers late for seconds.
+// shortestWait is the shortest time before an alert of faster rules fires: on a busy machine, scrapes and rules can be
+// late by seconds.
 const shortestWait = 10 * time.Second
 
-// faster returns the rules with all durations divided by a number. Names of recorded series keep theirs.
+// faster returns the rules with all ranges and waits divided by speed, but waits of at least shortestWait. Names of
+// recorded series, labels and texts keep the original durations.
 func (g groups) faster(speed int) groups {
 	faster := groups{Groups: make([]group, 0, len(g.Groups))}
 	for _, original := range g.Groups {
@@ -118,12 +120,12 @@ func (g groups) faster(speed int) groups {
 	return faster
 }
 
-// parse parses a duration of Prometheus, in minutes, hours or days.
+// parse parses a duration of Prometheus in minutes, hours or days.
 func parse(duration string) time.Duration {
 	var n int
 	var unit rune
 	if _, err := fmt.Sscanf(duration, "%d%c", &n, &unit); err != nil {
-		panic(fmt.Errorf("duration %q: %w", duration, err)) // in this program
+		panic(fmt.Errorf("duration %q: %w", duration, err)) // durations are constants of this program
 	}
 	units := map[rune]time.Duration{'m': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour}
 	return time.Duration(n) * units[unit]

@@ -1,8 +1,8 @@
-// Command notes prints the notes of a release, from the changelog and the upgrade notes:
+// Command notes prints the release notes of a version, from the changelog and the upgrade notes:
 //
 //	go run ./release/notes [-version 0.1.0]
 //
-// A version without a section in the changelog has what is not released yet.
+// For a version without a section in the changelog, the notes contain the section Unreleased.
 package main
 
 import (
@@ -47,8 +47,8 @@ func run(root, version string) error {
 	return err
 }
 
-// notes returns the section of a version in the changelog, or that of unreleased changes, and its section in the notes for
-// upgrades.
+// notes returns a version's section of the changelog, or else the section Unreleased, and its section of the upgrade
+// notes.
 func notes(version, changelog, upgrades string) (string, error) {
 	changes := section(changelog, "## ", func(heading string) bool { return strings.Contains(heading, "["+version+"]") })
 	if changes == "" {
@@ -56,14 +56,15 @@ func notes(version, changelog, upgrades string) (string, error) {
 	}
 	steps := section(upgrades, "### ", func(heading string) bool { return heading == "To "+version })
 	if changes == "" || steps == "" {
-		return "", fmt.Errorf("version %s needs a section [%s] or Unreleased in CHANGELOG.md and a section \"To %s\" in docs/upgrades.md",
+		return "", fmt.Errorf("version %s needs a section [%s] or Unreleased in CHANGELOG.md and a section \"To %s\" in "+
+			"docs/upgrades.md",
 			version, version, version)
 	}
 	return "# Quorate " + version + "\n\n" + changes + "\n## Upgrading\n\n" + steps, nil
 }
 
-// section returns the body of the first section whose heading of a level matches, up to the next heading of that or a higher
-// level.
+// section returns the body of the first section whose heading has the given level, such as "## ", and matches. The
+// section ends at the next heading of the same or a higher level.
 func section(text, level string, matches func(heading string) bool) string {
 	var body strings.Builder
 	inside := false

@@ -19,7 +19,7 @@ import (
 
 // commands generates commands.md.
 func commands(string) (string, error) {
-	for _, variable := range []string{"QUORATE_IMAGE", "POD_NAMESPACE"} { // they change the defaults of the operator
+	for _, variable := range []string{"QUORATE_IMAGE", "POD_NAMESPACE"} { // the operator's flags have them as defaults
 		if err := os.Unsetenv(variable); err != nil {
 			return "", err
 		}
@@ -36,13 +36,13 @@ func commands(string) (string, error) {
 	return out.String(), nil
 }
 
-// describe writes the section of a command and those of its subcommands.
+// describe writes the sections of a command and its subcommands.
 func describe(out *strings.Builder, command *cobra.Command) {
 	level := "##"
 	if command.HasParent() {
 		level = "###"
 	}
-	// Required flags are in the table.
+	// Required flags, which the usage line contains, are listed in the table.
 	use, _, _ := strings.Cut(strings.TrimSuffix(command.UseLine(), " [flags]"), " --")
 	fmt.Fprintf(out, "\n%s `%s`\n\n", level, use)
 	text := strings.TrimSpace(command.Long)
@@ -62,7 +62,7 @@ func describe(out *strings.Builder, command *cobra.Command) {
 	}
 }
 
-// table writes the flags of one command. Those of its parents apply, too, and are in their sections.
+// table writes the table of a command's own flags. The flags that it inherits are in the sections of its parents.
 func table(out *strings.Builder, flags *pflag.FlagSet) {
 	var rows []string
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -75,7 +75,8 @@ func table(out *strings.Builder, flags *pflag.FlagSet) {
 		}
 		_, usage := pflag.UnquoteUsage(f)
 		standard := ""
-		if unset := []string{"", "false", "0", "0s", "[]"}; f.Value.Type() == "string" && f.DefValue != "" || !slices.Contains(unset, f.DefValue) {
+		if unset := []string{"", "false", "0", "0s", "[]"}; f.Value.Type() == "string" && f.DefValue != "" ||
+			!slices.Contains(unset, f.DefValue) {
 			standard = "`" + f.DefValue + "`"
 		}
 		rows = append(rows, fmt.Sprintf("| %s | %s | %s |\n", name, standard, cell(usage)))

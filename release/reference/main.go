@@ -2,9 +2,9 @@
 //
 //	go run ./release/reference [-root .]
 //
-// fields.md from the CustomResourceDefinitions, conditions.md from the comments of operator/api/v1alpha1/reasons.go and of the
-// condition types, metrics.md from the collectors of the operator, commands.md from the flags of all commands but the API server, and exit-codes.md
-// from the constants.
+// fields.md is generated from the CustomResourceDefinitions, conditions.md from the comments of reasons and condition
+// types in operator/api/v1alpha1, metrics.md from the collectors of the operator, commands.md from the flags of all
+// commands except the API server, and exit-codes.md from constants.
 package main
 
 import (
@@ -23,9 +23,10 @@ func main() {
 	}
 }
 
-// generators return documents by the names of their files.
+// generators are the functions that return documents, by the names of the documents' files.
 var generators = map[string]func(root string) (string, error){
-	"fields.md": fields, "conditions.md": conditions, "metrics.md": metrics, "commands.md": commands, "exit-codes.md": exitCodes,
+	"fields.md": fields, "conditions.md": conditions, "metrics.md": metrics, "commands.md": commands,
+	"exit-codes.md": exitCodes,
 }
 
 func run(root string) error {

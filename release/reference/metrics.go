@@ -9,19 +9,26 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"quorate.dev/operator/reconcile"
+	"quorate.dev/operator/limited"
 	"quorate.dev/operator/reconcile/backups"
+	clustermetrics "quorate.dev/operator/reconcile/metrics"
+	"quorate.dev/writelimit"
 )
 
-// family is a family of metrics.
+// family is a metric family.
 type family struct{ name, help, labels string }
 
-var described = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "(.*)", constLabels: \{\}, variableLabels: \{(.*)\}\}$`)
+// described matches the text of a prometheus.Desc, whose fields are not exported.
+var described = regexp.MustCompile(
+	`^Desc\{fqName: "([^"]*)", help: "(.*)", constLabels: \{\}, variableLabels: \{(.*)\}\}$`,
+)
 
-// operatorFamilies returns the families that the collectors of the operator describe.
+// operatorFamilies returns the metric families that the collectors of the operator describe, sorted by name.
 func operatorFamilies() ([]family, error) {
 	var families []family
-	for _, collector := range []prometheus.Collector{&reconcile.Metrics{}, reconcile.StateCollector{}, backups.Collector{}} {
+	for _, collector := range []prometheus.Collector{
+		&clustermetrics.Metrics{}, clustermetrics.StateCollector{}, backups.Collector{}, writelimit.NewCounter(limited.Help),
+	} {
 		descriptions := make(chan *prometheus.Desc, 100)
 		collector.Describe(descriptions)
 		close(descriptions)
@@ -45,9 +52,10 @@ func metrics(string) (string, error) {
 	}
 	var out strings.Builder
 	out.WriteString("# Metrics of the operator\n\n" + generated +
-		"`https://quorate-operator-metrics:8443/metrics` also has `controller_runtime_*`, `workqueue_*`, `rest_client_*`, `go_*` and `process_*` of " +
-		"the libraries. [monitoring.md](../monitoring.md) describes how to scrape it, and [apiserver-metrics.md](apiserver-metrics.md) has the " +
-		"metrics of API servers.\n\n| metric | type | labels | value |\n| --- | --- | --- | --- |\n")
+		"`https://quorate-operator-metrics:8443/metrics` also has `controller_runtime_*`, `workqueue_*`, `rest_client_*`, " +
+		"`go_*` and `process_*` of the libraries. [monitoring.md](../monitoring.md) describes how to scrape it, and " +
+		"[apiserver-metrics.md](apiserver-metrics.md) has the metrics of API servers.\n\n| metric | type | labels | value " +
+		"|\n| --- | --- | --- | --- |\n")
 	for _, f := range families {
 		kind := "gauge"
 		if strings.HasSuffix(f.name, "_total") {

@@ -12,16 +12,17 @@ import (
 	"strings"
 )
 
-// reason is a reason of conditions and events, from the comment of its constant.
+// reason documents a reason of conditions and events, as the comment of its constant describes it.
 type reason struct {
 	value   string
 	meaning string
 	todo    string
-	of      []state // conditions
-	event   string  // type and kinds of objects; "" if only a transition of a condition is an event
+	of      []state // conditions that can have the reason, with their status
+	event   string  // event type and the kinds of its objects; empty if only transitions of conditions have the reason
 }
 
-// state is a status of a condition of a kind.
+// state identifies a condition type of a kind of object, and a status of the condition. Keys of the map that meanings
+// returns have no status.
 type state struct{ kind, condition, status string }
 
 const defaultKind = "ApiServerCluster"
@@ -95,7 +96,8 @@ func parseReason(spec *ast.ValueSpec, doc *ast.CommentGroup) (r reason, err erro
 	return r, nil
 }
 
-// parseStates parses "Available=False, ApiServerBackup Complete=True."
+// parseStates parses the states in the paragraph "Of", such as "Available=False, ApiServerBackup Complete=True.". A
+// condition without a kind belongs to defaultKind.
 func parseStates(text string) []state {
 	var states []state
 	for _, part := range strings.Split(strings.TrimSuffix(text, "."), ", ") {
@@ -109,13 +111,15 @@ func parseStates(text string) []state {
 	return states
 }
 
-// conditionFiles are the files with condition types, by kind.
+// conditionFiles maps the files in operator/api/v1alpha1 that declare condition types to the kinds of the conditions.
 var conditionFiles = map[string]string{
-	"status.go": defaultKind, "recovery.go": defaultKind, "restore.go": defaultKind, "space.go": defaultKind, "companions.go": defaultKind,
+	"status.go": defaultKind, "recovery.go": defaultKind, "restore.go": defaultKind, "space.go": defaultKind,
+	"companions.go": defaultKind, "deletion.go": defaultKind,
 	"schedule.go": "ApiServerBackupSchedule", "backup.go": "ApiServerBackup", "kubeconfig.go": "ApiServerKubeconfig",
 }
 
-// constants returns the string constants of a file with their comments.
+// constants returns the comments of a file's string constants without the name of the constant, by the value of the
+// constant.
 func constants(file string) (map[string]string, error) {
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 	if err != nil {
@@ -134,14 +138,16 @@ func constants(file string) (map[string]string, error) {
 			}
 			if literal, ok := value.Values[0].(*ast.BasicLit); ok && literal.Kind == token.STRING {
 				doc := cmp.Or(value.Doc, group.Doc)
-				found[strings.Trim(literal.Value, `"`)] = strings.Join(strings.Fields(strings.TrimPrefix(doc.Text(), value.Names[0].Name)), " ")
+				found[strings.Trim(literal.Value, `"`)] = strings.Join(strings.Fields(strings.TrimPrefix(doc.Text(),
+					value.Names[0].Name)), " ")
 			}
 		}
 	}
 	return found, nil
 }
 
-// meanings returns what the condition types of all kinds mean.
+// meanings returns the descriptions of the condition types of all kinds. BackupReady of ApiServerCluster has the
+// description of BackupReady of ApiServerBackupSchedule.
 func meanings(root string) (map[state]string, error) {
 	found := map[state]string{}
 	for file, kind := range conditionFiles {
@@ -169,9 +175,11 @@ func conditions(root string) (string, error) {
 		return "", err
 	}
 	var out strings.Builder
-	out.WriteString("# Conditions and events\n\n" + generated + "The operator also records each transition of a condition as an event with the reason of the condition. " +
-		"Messages name the objects and the cause. Reasons are stable, so you can use them in alerts.\n\n" +
-		"In a cluster that needs no attention, the conditions `Degraded`, `Progressing`, `CredentialsRotating` and `Paused` are false or absent, and all others are true.\n")
+	out.WriteString("# Conditions and events\n\n" + generated +
+		"The operator also records each transition of a condition as an event with the reason of the condition. Messages " +
+		"name the objects and the cause. Reasons are stable, so you can use them in alerts.\n\nIn a cluster that needs no " +
+		"attention, the conditions `Degraded`, `Progressing`, `CredentialsRotating` and `Paused` are false or absent, and " +
+		"all others are true.\n")
 	for _, kind := range []string{defaultKind, "ApiServerBackup", "ApiServerBackupSchedule", "ApiServerKubeconfig"} {
 		fmt.Fprintf(&out, "\n## Conditions of %s\n", kind)
 		for _, name := range conditionNames(reasons, kind) {
@@ -179,11 +187,14 @@ func conditions(root string) (string, error) {
 			if meaning == "" {
 				return "", fmt.Errorf("the condition %s of %s has no comment", name, kind)
 			}
-			fmt.Fprintf(&out, "\n### %s %s\n\n`%s` %s\n\n| status | reason | meaning | what to do |\n| --- | --- | --- | --- |\n", kind, name, name, meaning)
+			fmt.Fprintf(&out,
+				"\n### %s %s\n\n`%s` %s\n\n| status | reason | meaning | what to do |\n| --- | --- | --- | --- |\n", kind,
+				name, name, meaning)
 			writeStates(&out, reasons, kind, name)
 		}
 	}
-	out.WriteString("\n## Events\n\nIn addition to the transitions of conditions:\n\n| reason | type, objects | meaning | what to do |\n| --- | --- | --- | --- |\n")
+	out.WriteString("\n## Events\n\nIn addition to the transitions of conditions:\n\n| reason | type, objects | meaning " +
+		"| what to do |\n| --- | --- | --- | --- |\n")
 	for _, r := range reasons {
 		if r.event != "" {
 			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", r.value, r.event, r.meaning, r.todo)
@@ -214,6 +225,7 @@ func writeStates(out *strings.Builder, reasons []reason, kind, name string) {
 		}
 	}
 	if name == "CredentialsRotating" {
-		out.WriteString("| True | `TrustBoth`, `Reissue`, `DropOld` | The stage of the replacement ([certificates.md](../certificates.md)). | |\n")
+		out.WriteString("| True | `TrustBoth`, `Reissue`, `DropOld` | The stage of the replacement " +
+			"([certificates.md](../certificates.md)). | |\n")
 	}
 }

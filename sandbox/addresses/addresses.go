@@ -1,5 +1,5 @@
-// Package addresses allocates the addresses of a sandbox's loopback network, 127.n.0.0/16, to the management API
-// server, the node, the DNS server, Services and Pods.
+// Package addresses allocates the addresses of a sandbox: the management API server, the node, the DNS server, Services
+// and Pods have addresses in the sandbox's loopback network 127.n.0.0/16.
 package addresses
 
 import (
@@ -9,13 +9,13 @@ import (
 	"sync"
 )
 
-// Networks are the second octets a sandbox may use. 127.0.0.0/16 is reserved for the machine.
+// Range of the networks of sandboxes. The machine itself uses 127.0.0.0/16.
 const (
 	FirstNetwork Network = 64
 	LastNetwork  Network = 126
 )
 
-// Network is the n of a sandbox's network 127.n.0.0/16.
+// Network is the second octet, n, of the loopback network 127.n.0.0/16 of a sandbox.
 type Network byte
 
 func (n Network) address(third, fourth byte) netip.Addr {
@@ -37,10 +37,10 @@ func (n Network) Operator() netip.Addr { return n.address(0, 4) }
 // Page returns the address of the status page.
 func (n Network) Page() netip.Addr { return n.address(0, 5) }
 
-// Services returns the range of cluster IPs.
+// Services returns the range of the Services' cluster IPs.
 func (n Network) Services() netip.Prefix { return netip.PrefixFrom(n.address(128, 0), 17) }
 
-// Pods returns the range of Pod addresses.
+// Pods returns the range of the Pods' addresses.
 func (n Network) Pods() netip.Prefix { return netip.PrefixFrom(n.address(64, 0), 18) }
 
 // ErrExhausted is returned when all Pod addresses are allocated.
@@ -54,13 +54,13 @@ type Pool struct {
 	owners map[netip.Addr]string
 }
 
-// NewPool returns a pool of all addresses of an IPv4 prefix except for the first and the last.
+// NewPool returns a pool of all addresses of an IPv4 prefix except the first and the last.
 func NewPool(prefix netip.Prefix) *Pool {
 	return &Pool{prefix: prefix.Masked(), owners: map[netip.Addr]string{}}
 }
 
-// Allocate returns the address of owner. If it has none, Allocate assigns the first free address, starting at the hash
-// of name, so that a recreated Pod usually keeps its address.
+// Allocate returns the address of owner. If owner has none, Allocate assigns the first free address, beginning at the
+// hash of name, so that a Pod that is created again usually keeps its address.
 func (p *Pool) Allocate(owner, name string) (netip.Addr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,8 +81,8 @@ func (p *Pool) Allocate(owner, name string) (netip.Addr, error) {
 	return netip.Addr{}, ErrExhausted
 }
 
-// Reserve assigns the address that owner had before a restart. It reports whether the address was free and in the
-// range.
+// Reserve assigns owner the address that it had before a restart, and reports whether owner has the address now. It
+// fails if the address has another owner or is not in the range.
 func (p *Pool) Reserve(owner string, address netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

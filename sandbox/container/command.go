@@ -9,21 +9,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Programs are the names of this binary in a container's command.
+// Programs are the names under which a container's command may call this binary.
 var Programs = []string{"quorate", "kube-apiserver"}
 
-// Wildcard is the unspecified address. Processes of the sandbox share one network, so it is replaced by the Pod's
-// address.
+// Wildcard is the unspecified address. Because all processes of a sandbox share one network, the Pod's address replaces
+// it.
 const Wildcard = "0.0.0.0"
 
-// Command is the argv of a process.
+// Command is the name and the arguments of a process.
 type Command struct {
 	Name string
 	Args []string
 }
 
-// ResolveCommand returns the command line of a container. The entry point of every image is this binary, so a command
-// must name it.
+// ResolveCommand returns the command line of a container. A sandbox has no images and runs only this binary, so the
+// command of a container must be in Programs.
 func ResolveCommand(
 	container *corev1.Container, environment Environment, mounts Mounts, podIP string,
 ) (Command, error) {
@@ -42,7 +42,8 @@ func ResolveCommand(
 	return command, nil
 }
 
-// Localize replaces mounted paths and the wildcard address in the values of an environment.
+// Localize returns the environment with values in which folders and the Pod's address replace mount paths and the
+// wildcard address.
 func (e Environment) Localize(mounts Mounts, podIP string) Environment {
 	result := make(Environment, len(e))
 	for name, value := range e {
@@ -55,7 +56,7 @@ func localize(text string, mounts Mounts, podIP string) string {
 	return replaceWildcard(mounts.Translate(text), podIP)
 }
 
-// replaceWildcard replaces the address 0.0.0.0, but not parts of 10.0.0.0 or the range 0.0.0.0/0.
+// replaceWildcard replaces the address 0.0.0.0, but not in 10.0.0.0 or in the range 0.0.0.0/0.
 func replaceWildcard(text, podIP string) string {
 	var result strings.Builder
 	for {

@@ -17,7 +17,7 @@ import (
 // Environment maps names of variables to values.
 type Environment map[string]string
 
-// List returns name=value pairs, sorted.
+// List returns the variables as sorted name=value pairs.
 func (e Environment) List() []string {
 	list := make([]string, 0, len(e))
 	for _, name := range slices.Sorted(maps.Keys(e)) {
@@ -26,8 +26,8 @@ func (e Environment) List() []string {
 	return list
 }
 
-// ResolveEnvironment returns the variables of a container: envFrom in order, then env in order with $(NAME) expanded to
-// variables defined before.
+// ResolveEnvironment returns the variables of a container: first envFrom in order, then env in order. $(NAME) in a
+// value of env expands to a variable defined before.
 func ResolveEnvironment(pod *corev1.Pod, container *corev1.Container, objects source.Objects) (Environment, error) {
 	environment := Environment{}
 	for _, from := range container.EnvFrom {
@@ -99,7 +99,7 @@ func ignoreMissing(err error, optional *bool) error {
 	return err
 }
 
-// Expand replaces $(NAME) by the value of a variable and $$ by $. Unknown names are not replaced.
+// Expand replaces $(NAME) by the value of a variable, and $$ by $. References to unknown variables stay as they are.
 func Expand(text string, environment Environment) string {
 	var result strings.Builder
 	for {
@@ -114,7 +114,7 @@ func Expand(text string, environment Environment) string {
 	}
 }
 
-// operand parses the text after a $.
+// operand expands the reference that follows a $, and returns the text after the reference.
 func operand(text string, environment Environment) (replacement, rest string) {
 	if rest, ok := strings.CutPrefix(text, "$"); ok {
 		return "$", rest

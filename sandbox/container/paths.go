@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// Mount is a folder of this machine and its mount path in a container.
+// Mount is a file or folder of this machine and its mount path in a container.
 type Mount struct {
-	Path   string // in the container, absolute
-	Folder string // on this machine, absolute
+	Path   string // mount path in the container, absolute
+	Folder string // path on this machine, absolute
 }
 
-// Mounts translates paths. Processes of the sandbox use the machine's file system, so paths below a mount are replaced
-// in the arguments and variables of containers. Paths in files are not replaced.
+// Mounts translates mount paths. Processes of the sandbox use the machine's file system, so that arguments and
+// variables of containers must have the paths on this machine. Paths in files are not translated.
 type Mounts []Mount
 
-// NewMounts sorts mounts so that the innermost one takes precedence.
+// NewMounts sorts mounts by length of path, so that the innermost mount takes precedence.
 func NewMounts(mounts []Mount) Mounts {
 	ordered := slices.Clone(mounts)
 	for i := range ordered {
@@ -27,8 +27,8 @@ func NewMounts(mounts []Mount) Mounts {
 	return ordered
 }
 
-// Translate replaces each path below a mount. Paths are delimited by characters that are not part of a path, such as =
-// or a comma.
+// Translate replaces the mount path at the beginning of each path in a text. A path begins after a character that is
+// not part of a path, such as = or a comma.
 func (m Mounts) Translate(text string) string {
 	var result strings.Builder
 	for at := 0; at < len(text); {
@@ -55,7 +55,7 @@ func (m Mounts) find(text string) (Mount, bool) {
 	return Mount{}, false
 }
 
-// pathCharacter reports whether a character is part of a path. A colon separates paths.
+// pathCharacter reports whether a character is part of a path. A colon is not, because it separates paths.
 func pathCharacter(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("/._-@+%~", c) >= 0
 }

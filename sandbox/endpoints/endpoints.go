@@ -1,4 +1,4 @@
-// Package endpoints computes the endpoints of Services, like the EndpointSlice controller.
+// Package endpoints computes the endpoints of Services, like Kubernetes' EndpointSlice controller.
 package endpoints
 
 import (
@@ -12,29 +12,29 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Endpoint is one Pod of a Service.
+// Endpoint is a Pod of a Service.
 type Endpoint struct {
 	Address     netip.Addr
-	Hostname    string // spec.hostname of a Pod whose spec.subdomain is the Service
+	Hostname    string // spec.hostname of the Pod, if its spec.subdomain is the name of the Service
 	Pod         types.NamespacedName
 	UID         types.UID
 	Node        string
-	Ready       bool // serving and not terminating, or the Service has publishNotReadyAddresses
-	Serving     bool // Ready condition of the Pod
+	Ready       bool // Serving and not Terminating, or the Service has publishNotReadyAddresses
+	Serving     bool // the Pod's condition Ready
 	Terminating bool // the Pod has a deletion timestamp
 	Ports       []Port
 }
 
-// Port is a Service port with its target port of one Pod.
+// Port is a port of a Service with its target port in one Pod.
 type Port struct {
 	Name     string
 	Protocol corev1.Protocol
-	Port     int32 // of the Service
-	Target   int32 // of the Pod
+	Port     int32 // port of the Service
+	Target   int32 // port of the Pod
 }
 
-// Of returns the endpoints of a Service with a selector, sorted by Pod name. Pods without an address and terminated
-// Pods have no endpoint.
+// Of returns the endpoints of a Service, sorted by the names of Pods. A Service without a selector has none. Pods
+// without an address and terminated Pods are no endpoints.
 func Of(service *corev1.Service, pods []*corev1.Pod) []Endpoint {
 	if len(service.Spec.Selector) == 0 {
 		return nil
@@ -86,14 +86,15 @@ func ready(pod *corev1.Pod) bool {
 	return false
 }
 
-// targetPort resolves a named target port in the container ports of a Pod.
+// targetPort returns the target port in a Pod; it looks up a named port in the ports of the Pod's containers.
 func targetPort(port corev1.ServicePort, pod *corev1.Pod) (int32, bool) {
 	if port.TargetPort.Type == intstr.Int {
 		return cmp.Or(port.TargetPort.IntVal, port.Port), true
 	}
 	for _, container := range pod.Spec.Containers {
 		for _, candidate := range container.Ports {
-			if candidate.Name == port.TargetPort.StrVal && cmp.Or(candidate.Protocol, corev1.ProtocolTCP) == cmp.Or(port.Protocol, corev1.ProtocolTCP) {
+			if candidate.Name == port.TargetPort.StrVal &&
+				cmp.Or(candidate.Protocol, corev1.ProtocolTCP) == cmp.Or(port.Protocol, corev1.ProtocolTCP) {
 				return candidate.ContainerPort, true
 			}
 		}

@@ -13,11 +13,11 @@ import (
 // Manager is the value of the label endpointslice.kubernetes.io/managed-by of the sandbox's slices.
 const Manager = "sandbox.quorate.dev"
 
-// Domain is the cluster's DNS domain.
+// Domain is the DNS domain of the management cluster.
 const Domain = "cluster.local"
 
-// Slice returns the EndpointSlice of an entry. Loopback addresses are invalid in a slice, so it contains the DNS names
-// of the Pods, a-b-c-d.namespace.pod.cluster.local.
+// Slice returns the EndpointSlice of a Service. Because loopback addresses are invalid in an EndpointSlice, it contains
+// the DNS names of the Pods, a-b-c-d.namespace.pod.cluster.local.
 func Slice(entry Entry) *discoveryv1.EndpointSlice {
 	service := entry.Service
 	slice := &discoveryv1.EndpointSlice{
@@ -70,7 +70,7 @@ func slicePorts(ports []Port) []discoveryv1.EndpointPort {
 	return rendered
 }
 
-// PodName returns the DNS name of a Pod address.
+// PodName returns the DNS name of a Pod's address.
 func PodName(endpoint Endpoint) string {
 	return strings.ReplaceAll(endpoint.Address.String(), ".", "-") + "." + endpoint.Pod.Namespace + ".pod." + Domain
 }

@@ -9,19 +9,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Entry is a Service with its endpoints. It is immutable once it is in a Table.
+// Entry is a Service with its endpoints. An Entry in a Table is immutable.
 type Entry struct {
 	Service   *corev1.Service
 	Endpoints []Endpoint
 }
 
-// ClusterIP returns the cluster IP of the Service. A headless Service has none.
+// ClusterIP returns the cluster IP of the Service, and false for a headless Service.
 func (e Entry) ClusterIP() (netip.Addr, bool) {
 	address, err := netip.ParseAddr(e.Service.Spec.ClusterIP)
 	return address, err == nil
 }
 
-// Table contains every Service and Pod address, for the DNS server and the proxy.
+// Table contains all Services with their endpoints, for the DNS server and the proxy. It is safe for concurrent use.
 type Table struct {
 	mu          sync.RWMutex
 	entries     map[types.NamespacedName]Entry
@@ -31,7 +31,7 @@ type Table struct {
 // NewTable returns an empty table.
 func NewTable() *Table { return &Table{} }
 
-// Update replaces all entries and notifies subscribers.
+// Update replaces all entries and notifies the subscribers.
 func (t *Table) Update(services []*corev1.Service, pods []*corev1.Pod) {
 	entries := make(map[types.NamespacedName]Entry, len(services))
 	for _, service := range services {
@@ -49,7 +49,8 @@ func (t *Table) Update(services []*corev1.Service, pods []*corev1.Pod) {
 	}
 }
 
-// Subscribe returns a channel that receives a value after changes. Consecutive changes may be coalesced.
+// Subscribe returns a channel that receives a value after changes of the table. One value may represent several
+// changes.
 func (t *Table) Subscribe() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

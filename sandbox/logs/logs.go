@@ -1,6 +1,6 @@
-// Package logs reads the logs of containers with the options of the kubelet's logs endpoint. The files contain only
-// the output of processes, without the CRI's timestamps. The time of a line is the timestamp that it begins with, or
-// else the time of the preceding line.
+// Package logs reads the logs of containers with the options of the kubelet's logs endpoint. The files contain only the
+// output of processes, without the timestamps of a container runtime. The time of a line is the timestamp at its
+// beginning, or else the time of the preceding line.
 package logs
 
 import (
@@ -18,39 +18,39 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Options select the part of a log to read.
+// Options select the part of a log to read, and its format.
 type Options struct {
 	Tail       *int64    // number of last lines; nil: all
-	Since      time.Time // only lines after this time; zero: all
-	Limit      *int64    // bytes
+	Since      time.Time // lines before this time are skipped; zero: none
+	Limit      *int64    // maximum number of bytes; nil: no limit
 	Timestamps bool      // prefix each line with its time
 	Follow     bool
-	// Running reports whether the container of a followed log may write more. nil: always.
+	// Running reports whether the container of a followed log may write more output. nil: always.
 	Running func() bool
 }
 
-// errLimit ends a log at Options.Limit.
+// errLimit is the error that ends a log at Options.Limit.
 var errLimit = errors.New("limit reached")
 
 // checkInterval is the interval of calls to Options.Running.
 const checkInterval = time.Second
 
-// Log is an open log with a read position. The caller must Close it.
+// Log is an open log with a position. The caller must Close it.
 type Log struct {
 	file    string
 	options Options
-	watcher *fsnotify.Watcher // if the log is followed
+	watcher *fsnotify.Watcher // of the log's folder; nil unless the log is followed
 
 	open    *os.File
 	lines   *bufio.Reader
-	partial []byte    // beginning of an incomplete line
+	partial []byte    // beginning of a line whose end is not written yet
 	written time.Time // time of the last line with a timestamp
 	out     io.Writer
 	sent    int64
 }
 
-// Open opens a log at the position that the options select, before any later output. A missing file is treated as
-// empty.
+// Open opens a log at the position that the options select, before any later output. A file that does not exist counts
+// as empty.
 func Open(file string, options Options) (*Log, error) {
 	l := &Log{file: file, options: options}
 	if options.Follow {
@@ -66,21 +66,21 @@ func Open(file string, options Options) (*Log, error) {
 	return l, nil
 }
 
-// watch watches the folder of the log.
+// watch watches the folder of the log, so that it also notices the creation and the rotation of the file.
 func (l *Log) watch() error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watching %s: %w", l.file, err)
+		return fmt.Errorf("watch %s: %w", l.file, err)
 	}
 	if err := watcher.Add(filepath.Dir(l.file)); err != nil {
 		watcher.Close()
-		return fmt.Errorf("watching %s: %w", l.file, err)
+		return fmt.Errorf("watch %s: %w", l.file, err)
 	}
 	l.watcher = watcher
 	return nil
 }
 
-// Copy writes the log to w. It follows the log until ctx is done or the container has terminated.
+// Copy writes the log to w. It follows a followed log until ctx is done or the container has terminated.
 func (l *Log) Copy(ctx context.Context, w io.Writer, clock clock.WithTicker) error {
 	l.out = w
 	if l.watcher != nil {
@@ -89,7 +89,7 @@ func (l *Log) Copy(ctx context.Context, w io.Writer, clock clock.WithTicker) err
 	return ended(l.read())
 }
 
-// Close closes the file and the watcher.
+// Close closes the file and the watcher of the log.
 func (l *Log) Close() {
 	if l.watcher != nil {
 		l.watcher.Close()
@@ -97,7 +97,7 @@ func (l *Log) Close() {
 	l.close()
 }
 
-// ended returns nil for errors that end a log normally.
+// ended returns nil for the error that ends a log normally.
 func ended(err error) error {
 	if errors.Is(err, errLimit) {
 		return nil
@@ -135,7 +135,7 @@ func (l *Log) follow(ctx context.Context, clock clock.WithTicker) error {
 	}
 }
 
-// replaced reports whether the log was rotated.
+// replaced reports whether another file has replaced the open one: the log was rotated.
 func (l *Log) replaced() bool {
 	if l.open == nil {
 		return false
@@ -148,7 +148,7 @@ func (l *Log) replaced() bool {
 	return err == nil && !os.SameFile(open, present)
 }
 
-// read sends everything up to the present end of the file.
+// read sends all lines up to the present end of the file.
 func (l *Log) read() error {
 	if l.open == nil {
 		if err := l.begin(); err != nil || l.open == nil {
@@ -173,7 +173,7 @@ func (l *Log) read() error {
 	}
 }
 
-// begin opens the file at the first line that Options.Tail selects.
+// begin opens the file, if it exists, at the first line that Options.Tail selects.
 func (l *Log) begin() error {
 	file, err := os.Open(l.file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -194,7 +194,7 @@ func (l *Log) begin() error {
 	return err
 }
 
-// startOf returns the offset of the last n lines of a file.
+// startOf returns the offset at which the last n lines of a file begin.
 func startOf(file *os.File, n int64) (int64, error) {
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil || n == 0 {
@@ -209,7 +209,7 @@ func startOf(file *os.File, n int64) (int64, error) {
 			return 0, err
 		}
 		for i := len(piece) - 1; i >= 0; i-- {
-			if piece[i] != '\n' || from+int64(i) == end-1 { // no line begins after the last one
+			if piece[i] != '\n' || from+int64(i) == end-1 { // the newline at the end of the file begins no line
 				continue
 			}
 			if seen++; seen == n {
@@ -221,7 +221,7 @@ func startOf(file *os.File, n int64) (int64, error) {
 	return 0, nil
 }
 
-// send sends a complete line if the options select it.
+// send sends the line in partial if the options select it.
 func (l *Log) send() error {
 	line := l.partial
 	l.partial = nil
@@ -244,10 +244,10 @@ func (l *Log) send() error {
 	return err
 }
 
-// marks are the prefixes of the time in log lines.
+// marks are the texts that precede the time in log lines.
 var marks = [][]byte{[]byte(`time=`), []byte(`"time":"`), []byte(`"ts":"`)}
 
-// TimeOf returns the time at the beginning of a line.
+// TimeOf returns the time at the beginning of a log line.
 func TimeOf(line []byte) (time.Time, bool) {
 	const near = 64 // bytes; a later time is part of the message
 	head := line[:min(len(line), near)]

@@ -1,4 +1,4 @@
-// Package management configures the management API server of a sandbox: certificates, command line, kubeconfig.
+// Package management configures the management API server of a sandbox: its certificates, command line and kubeconfigs.
 package management
 
 import (
@@ -21,16 +21,17 @@ import (
 	"quorate.dev/sandbox/addresses"
 )
 
-// SecurePort is the port of the management API server. Its etcd member does not listen on a port.
+// SecurePort is the port of the management API server. Its embedded etcd member listens on no port.
 const SecurePort = 6443
 
-// Plane is the configuration of a management API server.
+// Plane is the configuration of the management API server.
 type Plane struct {
-	directory string // of its certificates and data
+	directory string // directory of its certificates and data
 	network   addresses.Network
 }
 
-// New creates the certificates and keys in directory that are missing or due for renewal.
+// New returns the configuration of a management API server. In directory, it creates keys and certificates that are
+// missing, and renews certificates that are due for renewal.
 func New(directory string, network addresses.Network, now time.Time) (*Plane, error) {
 	p := &Plane{directory: directory, network: network}
 	if err := os.MkdirAll(p.file(""), 0o700); err != nil {
@@ -45,15 +46,17 @@ func New(directory string, network addresses.Network, now time.Time) (*Plane, er
 	return p, p.serviceAccountKey()
 }
 
-// Authorities, one per purpose, so that a certificate is valid for one purpose only. The names are also file names.
+// Certificate authorities, one for each purpose, so that no certificate is valid for two purposes. The names are also
+// file names.
 const (
 	servingAuthority       = "serving-ca"
-	clientAuthority        = "client-ca"         // of the API's clients
-	kubeletClientAuthority = "kubelet-client-ca" // of the node's
-	frontProxyAuthority    = "front-proxy-ca"    // of the API server as a client of extension API servers
+	clientAuthority        = "client-ca"         // signs the certificates of clients of the API
+	kubeletClientAuthority = "kubelet-client-ca" // signs the certificates of clients of the node
+	// Signs the certificate of the API server as a client of extension API servers.
+	frontProxyAuthority = "front-proxy-ca"
 )
 
-// certificates creates the authorities and their certificates.
+// certificates creates the certificate authorities and the certificates that are missing or due for renewal.
 func (p *Plane) certificates(now time.Time) error {
 	server := net.IP(p.network.Server().AsSlice())
 	first := net.IP(p.network.Services().Addr().Next().AsSlice())
@@ -91,10 +94,10 @@ func (p *Plane) certificates(now time.Time) error {
 
 func (p *Plane) file(name string) string { return filepath.Join(p.directory, "pki", name) }
 
-// Address returns the address on which the API server listens.
+// Address returns the address of the management API server.
 func (p *Plane) Address() netip.AddrPort { return netip.AddrPortFrom(p.network.Server(), SecurePort) }
 
-// Args returns the arguments of the subcommand apiserver.
+// Args returns the arguments of the command `quorate apiserver`.
 func (p *Plane) Args() []string {
 	c := config.Default()
 	address := p.network.Server().String()
@@ -108,31 +111,34 @@ func (p *Plane) Args() []string {
 	c.Authentication.RequestHeaderUID = []string{"X-Remote-Uid"}
 	c.Authentication.RequestHeaderGroup = []string{"X-Remote-Group"}
 	c.Authentication.RequestHeaderExtraPrefix = []string{"X-Remote-Extra-"}
-	c.API.ProxyClientCertFile, c.API.ProxyClientKeyFile = p.file("front-proxy-client.crt"), p.file("front-proxy-client.key")
+	c.API.ProxyClientCertFile, c.API.ProxyClientKeyFile =
+		p.file("front-proxy-client.crt"), p.file("front-proxy-client.key")
 	c.Authentication.ServiceAccountIssuers = []string{"https://kubernetes.default.svc.cluster.local"}
 	c.Authentication.ServiceAccountSigningKey = p.file("service-account.key")
 	c.Authentication.ServiceAccountKeyFiles = []string{p.file("service-account.key")}
 	c.Authorization.Modes = []string{"RBAC"}
-	// No controller would remove the finalizer that this plugin adds.
+	// The plugin adds a finalizer to every PersistentVolume, but the node removes it only from volumes that it has
+	// provisioned.
 	c.Admission.Disable = []string{"StorageObjectInUseProtection"}
 	c.API.ServiceClusterIPRange = p.network.Services().String()
 	c.API.KubeletClientCertFile, c.API.KubeletClientKeyFile = p.file("kubelet-client.crt"), p.file("kubelet-client.key")
 	c.API.KubeletCAFile = p.file(servingAuthority + ".crt")
-	c.API.KubeletAddressTypes = []string{"InternalIP"} // the node's name does not resolve
-	c.API.EndpointReconcilerType = "none"              // endpoints must not be loopback addresses
+	c.API.KubeletAddressTypes = []string{"InternalIP"} // the name of the node does not resolve
+	c.API.EndpointReconcilerType = "none"              // addresses in Endpoints must not be loopback addresses
 	c.Controllers.Enabled = []string{"*"}
 	c.Audit.PolicyFile = p.file(auditPolicyFile)
 	c.Audit.Log.Path, c.Audit.Log.MaxSize, c.Audit.Log.MaxBackups = filepath.Join(p.directory, AuditLog), 50, 1
 	return c.Args()
 }
 
-// frontProxyClient is the common name of the API server's client certificate for extension API servers.
+// frontProxyClient is the common name of the client certificate with which the API server connects to extension API
+// servers.
 const frontProxyClient = "front-proxy-client"
 
-// KubeletClient is the common name of the API server's client certificate for the node.
+// KubeletClient is the common name of the client certificate with which the API server connects to the node.
 const KubeletClient = "kube-apiserver-kubelet-client"
 
-// KubeletTLS returns the configuration of the node's server.
+// KubeletTLS returns the TLS configuration of the node's kubelet API.
 func (p *Plane) KubeletTLS() (*tls.Config, error) {
 	certificate, err := tls.LoadX509KeyPair(p.file("kubelet.crt"), p.file("kubelet.key"))
 	if err != nil {
@@ -158,7 +164,7 @@ func (p *Plane) WriteOperatorKubeconfig(file string) error {
 	return p.writeKubeconfig(file, "operator")
 }
 
-// writeKubeconfig writes the kubeconfig of a user. The user's client certificate has the same name.
+// writeKubeconfig writes the kubeconfig of a user, whose client certificate has the user's name as its file name.
 func (p *Plane) writeKubeconfig(file, user string) error {
 	read := func(name string) []byte {
 		content, _ := os.ReadFile(p.file(name)) // New has created it
@@ -190,7 +196,7 @@ func (p *Plane) authority(name string, now time.Time) (pki.Authority, error) {
 	}
 	authority, err := pki.ParseAuthority(pair)
 	if err != nil {
-		return pki.Authority{}, fmt.Errorf("reading %s: %w", p.file(name+".crt"), err)
+		return pki.Authority{}, fmt.Errorf("read %s: %w", p.file(name+".crt"), err)
 	}
 	return authority, nil
 }
@@ -210,7 +216,7 @@ func (p *Plane) leaf(name string, authority pki.Authority, leaf pki.Leaf, now ti
 	return p.write(name, pair)
 }
 
-// serviceAccountKey creates the key that signs and verifies service-account tokens.
+// serviceAccountKey creates the key pair that signs and verifies service-account tokens, if it is missing.
 func (p *Plane) serviceAccountKey() error {
 	file := p.file("service-account.key")
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
@@ -232,7 +238,8 @@ func (p *Plane) read(name string) (pki.Pair, error) {
 	return pki.Pair{Certificate: certificate, Key: key}, err
 }
 
-// write writes the key first. Invariant: a certificate never exists without its key.
+// write writes a certificate and its key. Invariant: a certificate never exists without its key, so that the key is
+// written first.
 func (p *Plane) write(name string, pair pki.Pair) error {
 	if err := os.WriteFile(p.file(name+".key"), pair.Key, 0o600); err != nil {
 		return err

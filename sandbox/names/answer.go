@@ -1,5 +1,5 @@
-// Package names is the DNS server of a sandbox. It resolves the names of Services and Pods according to the Kubernetes
-// DNS specification.
+// Package names implements the DNS server of a sandbox. It resolves the names of Services and Pods according to the
+// Kubernetes DNS specification.
 package names
 
 import (
@@ -9,17 +9,17 @@ import (
 	"quorate.dev/sandbox/endpoints"
 )
 
-// Answer is the result of resolving a name.
+// Answer is the result of Resolve.
 type Answer struct {
-	Ours      bool // the name is in the cluster's domain, so it is not forwarded
+	Ours      bool // the name belongs to the cluster, so that queries are not forwarded
 	Exists    bool
 	Addresses []netip.Addr
 }
 
-// Resolve resolves a name, with or without trailing dot:
+// Resolve resolves a name, with or without a trailing dot:
 //
-//	service.namespace.svc[.cluster.local]            the cluster IP; headless: the addresses of ready Pods
-//	hostname.service.namespace.svc[.cluster.local]   the address of one Pod of a headless Service
+//	service.namespace.svc[.cluster.local]            the cluster IP; if headless, the addresses of ready Pods
+//	hostname.service.namespace.svc[.cluster.local]   the address of a ready Pod with the hostname
 //	a-b-c-d.namespace.pod[.cluster.local]            a.b.c.d
 func Resolve(table *endpoints.Table, name string) Answer {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/miekg/dns"
+	"golang.org/x/net/netutil"
 
 	"quorate.dev/sandbox/endpoints"
 )
@@ -17,14 +18,14 @@ import (
 // Port is the port of the DNS server, above 1023 so that it needs no privileges.
 const Port = 1053
 
-// forwardTimeout limits one query to one of the machine's DNS servers.
+// forwardTimeout is the time after which a query to a DNS server of the machine fails.
 const forwardTimeout = 2 * time.Second
 
-// Server is a DNS server over UDP and TCP. It forwards queries for names outside the cluster's domain to the machine's
-// DNS servers.
+// Server is a DNS server for UDP and TCP. It forwards queries for names outside of the cluster to the machine's DNS
+// servers.
 type Server struct {
 	table    *endpoints.Table
-	upstream []string // host:port
+	upstream []string // DNS servers of the machine as host:port
 	log      logr.Logger
 	servers  []*dns.Server
 }
@@ -34,12 +35,12 @@ func Listen(address netip.AddrPort, table *endpoints.Table, log logr.Logger) (*S
 	s := &Server{table: table, upstream: upstream("/etc/resolv.conf", address.Addr()), log: log}
 	packets, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(address))
 	if err != nil {
-		return nil, fmt.Errorf("listening for DNS: %w", err)
+		return nil, fmt.Errorf("listen for DNS: %w", err)
 	}
 	streams, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(packets.LocalAddr().(*net.UDPAddr).AddrPort()))
 	if err != nil {
 		packets.Close()
-		return nil, fmt.Errorf("listening for DNS: %w", err)
+		return nil, fmt.Errorf("listen for DNS: %w", err)
 	}
 	s.servers = []*dns.Server{{PacketConn: packets, Handler: s}, {Listener: streams, Handler: s}}
 	return s, nil
@@ -48,10 +49,17 @@ func Listen(address netip.AddrPort, table *endpoints.Table, log logr.Logger) (*S
 // Address returns the address of the server as host:port.
 func (s *Server) Address() string { return s.servers[0].PacketConn.LocalAddr().String() }
 
+// maxConnections bounds the TCP connections of the server. Other users of the machine can connect, and could otherwise
+// use all file descriptors of the process. Further connections wait.
+const maxConnections = 64
+
 // Run serves queries until ctx is done.
 func (s *Server) Run(ctx context.Context) error {
 	ended := make(chan error, len(s.servers))
 	for _, server := range s.servers {
+		if server.Listener != nil {
+			server.Listener = netutil.LimitListener(server.Listener, maxConnections)
+		}
 		go func() { ended <- server.ActivateAndServe() }()
 	}
 	var failure error
@@ -104,7 +112,7 @@ func (s *Server) respond(request *dns.Msg, packet bool) *dns.Msg {
 	return response
 }
 
-// size returns the maximum size of a response to a client.
+// size returns the maximum size, in bytes, of a UDP response to a request.
 func size(request *dns.Msg) int {
 	if options := request.IsEdns0(); options != nil {
 		return max(int(options.UDPSize()), dns.MinMsgSize)
@@ -125,7 +133,7 @@ func (s *Server) forward(request *dns.Msg, packet bool) *dns.Msg {
 	return new(dns.Msg).SetRcode(request, dns.RcodeServerFailure)
 }
 
-// upstream returns the machine's DNS servers, which may be none.
+// upstream returns the DNS servers in a resolv.conf, except the sandbox's own. There may be none.
 func upstream(file string, self netip.Addr) []string {
 	config, err := dns.ClientConfigFromFile(file)
 	if err != nil {

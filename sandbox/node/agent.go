@@ -1,5 +1,6 @@
-// Package node is the node of a sandbox: it schedules the Pods of the management cluster to itself, runs them as
-// processes of this binary, and implements Services and claims in place of kube-proxy and the controllers.
+// Package node implements the node of a sandbox. It schedules the Pods of the management cluster to itself and runs
+// them as processes of this binary. It also implements Services and PersistentVolumeClaims, in place of kube-proxy and
+// the controllers.
 package node
 
 import (
@@ -37,20 +38,20 @@ import (
 
 // Options configure an Agent.
 type Options struct {
-	Client      kubernetes.Interface // without a rate limit
+	Client      kubernetes.Interface // must not have a rate limit
 	Name        string               // name of the Node
-	Directory   string               // absolute; contains logs, the folders of Pods and volumes
+	Directory   string               // absolute path; contains the logs, the folders of Pods and the volumes
 	Network     addresses.Network
 	Executable  string
-	Environment []string         // name=value for every process
-	Table       *endpoints.Table // updated by the agent
+	Environment []string         // name=value pairs that every process has
+	Table       *endpoints.Table // the Agent updates it
 	Spawner     *process.Spawner
 	Kubelet     Kubelet
 	Clock       clock.Clock
 	Logger      logr.Logger
 }
 
-// Agent runs the Pods of the node.
+// Agent is the kubelet of the node, with the controllers that the sandbox needs.
 type Agent struct {
 	options  Options
 	log      logr.Logger
@@ -59,7 +60,7 @@ type Agent struct {
 	pool     *addresses.Pool
 	checker  *probe.Checker
 	recorder record.EventRecorder
-	port     int // of the kubelet API
+	port     int // port of the kubelet API
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
@@ -74,7 +75,7 @@ type listers struct {
 	objects  source.Objects
 }
 
-// New returns an agent; Run starts it.
+// New returns an Agent, which does nothing until Run.
 func New(options Options) *Agent {
 	factory := informers.NewSharedInformerFactory(options.Client, 0)
 	core := factory.Core().V1()
@@ -91,8 +92,8 @@ func New(options Options) *Agent {
 	}
 }
 
-// Run runs Pods until ctx is done, and then stops all processes gracefully. Pods stay in the API; the next agent runs
-// them again.
+// Run runs the node's Pods until ctx is done, and then stops all processes gracefully. The Pods stay in the API, so
+// that the next Agent runs them again.
 func (a *Agent) Run(ctx context.Context) error {
 	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	defer broadcaster.Shutdown()
@@ -106,10 +107,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer listener.Close()
 	a.port = listener.Addr().(*net.TCPAddr).Port
 	if err := a.register(ctx); err != nil {
-		return fmt.Errorf("registering the node: %w", err)
+		return fmt.Errorf("register the node: %w", err)
 	}
 	if err := a.reportLost(ctx); err != nil {
-		return fmt.Errorf("reporting terminated Pods: %w", err)
+		return fmt.Errorf("report terminated Pods: %w", err)
 	}
 	controllers := a.controllers()
 	if err := a.watch(controllers); err != nil {
@@ -134,15 +135,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// serve serves the kubelet API until ctx is done. Pods run even without it.
+// serve serves the kubelet API until ctx is done. The Pods run even if that fails.
 func (a *Agent) serve(ctx context.Context, listener net.Listener) {
 	if err := a.serveKubelet(ctx, listener); err != nil && ctx.Err() == nil {
 		a.log.Error(err, "Failed to serve the kubelet API; logs are unavailable")
 	}
 }
 
-// reportLost reports that the processes of a previous agent have terminated, before controllers act on its last
-// status.
+// reportLost reports that the processes of a previous Agent have terminated, before controllers act on the status that
+// it reported last.
 func (a *Agent) reportLost(ctx context.Context) error {
 	selector := fields.OneTermEqualSelector("spec.nodeName", a.options.Name).String()
 	list, err := a.options.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: selector})
@@ -158,7 +159,8 @@ func (a *Agent) reportLost(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// resume reserves the addresses of Pods of a previous agent and deletes the folders of Pods that no longer exist.
+// resume reserves the addresses that Pods had under a previous Agent, and deletes the folders of Pods that do not exist
+// anymore.
 func (a *Agent) resume() error {
 	pods, err := a.ownPods()
 	if err != nil {
@@ -189,20 +191,20 @@ func (a *Agent) path(elements ...string) string {
 	return filepath.Join(append([]string{a.options.Directory}, elements...)...)
 }
 
-// volumeSource returns the source of Pods' volumes.
+// volumeSource returns the API objects that volumes of Pods refer to.
 func (a *Agent) volumeSource(tokens volumes.Tokens) volumes.Source {
 	return volumes.Source{Objects: a.lister.objects, Claims: a.lister.claims, Volumes: a.lister.volumes, Tokens: tokens}
 }
 
-// controller runs a step whenever an object that it reads has changed, and retries errors. A step reads the whole
-// state, which is small.
+// controller runs a step whenever an object that the step reads has changed, and again after an error. A step reads the
+// whole state of the sandbox, which is small.
 type controller struct {
 	name string
 	wake chan struct{}
 	step func(context.Context) error
 }
 
-// retryDelay is the delay after an error.
+// retryDelay is the delay before a step runs again after an error.
 const retryDelay = 500 * time.Millisecond
 
 func newController(name string, step func(context.Context) error) *controller {
@@ -242,7 +244,7 @@ func (a *Agent) controllers() map[string]*controller {
 	}
 }
 
-// watch notifies the controllers of changes of the objects that they read.
+// watch notifies each controller of changes of the objects that it reads.
 func (a *Agent) watch(controllers map[string]*controller) error {
 	core := a.factory.Core().V1()
 	watches := []struct {
@@ -269,7 +271,7 @@ func (a *Agent) watch(controllers map[string]*controller) error {
 	return nil
 }
 
-// notifyHandler notifies controllers of every event.
+// notifyHandler notifies controllers of every event of an informer.
 type notifyHandler []*controller
 
 func (h notifyHandler) OnAdd(any, bool)   { h.notify() }

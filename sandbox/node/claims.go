@@ -16,7 +16,7 @@ import (
 	"quorate.dev/sandbox/volumes"
 )
 
-// provision creates and binds volumes for claims, and deletes the volumes of deleted claims.
+// provision provisions and binds volumes for claims, and deletes the volumes of deleted claims.
 func (a *Agent) provision(ctx context.Context) error {
 	claims, err := a.lister.claims.List(labels.Everything())
 	if err != nil {
@@ -67,7 +67,8 @@ func (a *Agent) bindClaim(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return a.setClaimStatus(ctx, bound, volumes.Bound(volume))
 }
 
-// followVolume sets the phase of a claim to Bound or, if its volume does not exist, to Lost.
+// followVolume updates the status of a bound claim: its phase is Bound, or Lost if its volume does not exist. It also
+// expands the volume to the claim's request.
 func (a *Agent) followVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	volume, err := a.lister.volumes.Get(claim.Spec.VolumeName)
 	if apierrors.IsNotFound(err) {
@@ -83,7 +84,9 @@ func (a *Agent) followVolume(ctx context.Context, claim *corev1.PersistentVolume
 		return err
 	}
 	if grown := volumes.Expanded(volume, claim); grown != nil {
-		if volume, err = a.options.Client.CoreV1().PersistentVolumes().Update(ctx, grown, metav1.UpdateOptions{}); err != nil {
+		if volume, err = a.options.Client.CoreV1().PersistentVolumes().Update(
+			ctx, grown, metav1.UpdateOptions{},
+		); err != nil {
 			return ignore(err, apierrors.IsConflict)
 		}
 	}
@@ -98,11 +101,12 @@ func (a *Agent) setClaimStatus(
 	}
 	updated := claim.DeepCopy()
 	updated.Status = status
-	_, err := a.options.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).UpdateStatus(ctx, updated, metav1.UpdateOptions{})
+	_, err := a.options.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).UpdateStatus(ctx,
+		updated, metav1.UpdateOptions{})
 	return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
 }
 
-// releaseClaim removes the finalizer of a terminating claim that no Pod uses.
+// releaseClaim removes the finalizer of a claim that is being deleted, unless a Pod uses the claim.
 func (a *Agent) releaseClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	if !slices.Contains(claim.Finalizers, volumes.PVCProtectionFinalizer) {
 		return nil
@@ -113,11 +117,12 @@ func (a *Agent) releaseClaim(ctx context.Context, claim *corev1.PersistentVolume
 	}
 	released := claim.DeepCopy()
 	released.Finalizers = without(released.Finalizers, volumes.PVCProtectionFinalizer)
-	_, err = a.options.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, released, metav1.UpdateOptions{})
+	_, err = a.options.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx,
+		released, metav1.UpdateOptions{})
 	return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
 }
 
-// uses reports whether a Pod that has not terminated mounts a claim.
+// uses reports whether a scheduled Pod that has not terminated mounts a claim.
 func uses(pod *corev1.Pod, claim string) bool {
 	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return false
@@ -127,8 +132,8 @@ func uses(pod *corev1.Pod, claim string) bool {
 	})
 }
 
-// reclaim deletes provisioned volumes whose claim no longer exists. It deletes the folder before the volume, so that
-// no folder exists without its volume.
+// reclaim deletes the provisioned volumes of claims that do not exist anymore. It deletes the folder of a volume first,
+// because the volume is the only reference to the folder.
 func (a *Agent) reclaim(ctx context.Context) error {
 	list, err := a.lister.volumes.List(labels.Everything())
 	if err != nil {
@@ -161,13 +166,15 @@ func (a *Agent) reclaimVolume(ctx context.Context, volume *corev1.PersistentVolu
 	return ignore(api.Delete(ctx, volume.Name, metav1.DeleteOptions{}), apierrors.IsNotFound)
 }
 
-// claimExists confirms a missing claim at the API server, because informers may lag and the data will be deleted.
+// claimExists reports whether a referenced claim exists. Because the answer no leads to the deletion of data, and
+// informers may lag, the API server must confirm it.
 func (a *Agent) claimExists(ctx context.Context, reference *corev1.ObjectReference) (bool, error) {
 	claim, err := a.lister.claims.PersistentVolumeClaims(reference.Namespace).Get(reference.Name)
 	if err == nil && claim.UID == reference.UID {
 		return true, nil
 	}
-	claim, err = a.options.Client.CoreV1().PersistentVolumeClaims(reference.Namespace).Get(ctx, reference.Name, metav1.GetOptions{})
+	claim, err = a.options.Client.CoreV1().PersistentVolumeClaims(reference.Namespace).Get(ctx,
+		reference.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// dispatch updates the worker of each Pod and starts workers for new Pods. It also runs when a Secret, ConfigMap or
-// claim changes, so that the workers update their volumes.
+// dispatch starts a worker for each new Pod of the node, and notifies all other workers. It is also called when a
+// Secret, ConfigMap or claim changes, so that workers update their volumes.
 func (a *Agent) dispatch(ctx context.Context) error {
 	pods, err := a.ownPods()
 	if err != nil {
@@ -34,7 +34,7 @@ func (a *Agent) dispatch(ctx context.Context) error {
 	return nil
 }
 
-// forget removes the worker of a Pod that no longer exists.
+// forget removes the worker of a Pod that has been removed from the API.
 func (a *Agent) forget(w *worker) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

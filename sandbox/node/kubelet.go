@@ -15,48 +15,57 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/net/netutil"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/sandbox/logs"
 )
 
-// Kubelet configures the kubelet API.
+// Kubelet is the configuration of the kubelet API.
 type Kubelet struct {
-	// TLS has the serving certificate and the authority of client certificates.
+	// TLS contains the serving certificate, and the certificate authority of clients.
 	TLS *tls.Config
-	// Client is the common name of the API server's certificate, the only authorized client.
+	// Client is the common name of the API server's client certificate. No other client is authorized.
 	Client string
 }
 
-// listen listens on a free port, because a kubelet of the machine may use the default port on all addresses. The port
-// is in the status of the Node.
+// listen listens on a free port, because a kubelet of the machine may use the default port on all addresses. The API
+// server reads the port from the status of the Node.
 func (a *Agent) listen() (net.Listener, error) {
 	listener, err := net.Listen("tcp", netip.AddrPortFrom(a.options.Network.Node(), 0).String())
 	if err != nil {
-		return nil, fmt.Errorf("listening for the kubelet API: %w", err)
+		return nil, fmt.Errorf("listen for the kubelet API: %w", err)
 	}
 	return listener, nil
 }
 
-// serveKubelet serves the logs endpoint of the kubelet API until ctx is done.
+// maxConnections bounds the connections of the kubelet API. Other users of the machine can connect, and could otherwise
+// use all file descriptors of the process. Further connections wait.
+const maxConnections = 256
+
+// serveKubelet serves the logs endpoint of the kubelet API until ctx is done. The API has no other endpoint.
 func (a *Agent) serveKubelet(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", a.containerLogs)
 	server := &http.Server{
-		Handler: requireCommonName(a.options.Kubelet.Client, mux), TLSConfig: a.options.Kubelet.TLS, ReadHeaderTimeout: 10 * time.Second,
+		Handler: requireCommonName(a.options.Kubelet.Client, mux), TLSConfig: a.options.Kubelet.TLS,
+		// ReadHeaderTimeout also bounds the TLS handshake of a client that sends no request.
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    slog.NewLogLogger(logr.ToSlogHandler(a.log), slog.LevelInfo),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving the kubelet API: %w", err)
+	if err := server.ServeTLS(
+		netutil.LimitListener(listener, maxConnections), "", "",
+	); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the kubelet API: %w", err)
 	}
 	return nil
 }
 
-// requireCommonName rejects clients whose certificate has another common name.
+// requireCommonName rejects requests of clients whose certificate does not have the common name client.
 func requireCommonName(client string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].Subject.CommonName != client {
@@ -76,7 +85,8 @@ func (a *Agent) containerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	status := containerStatus(pod, container)
-	if status == nil || (status.State.Waiting != nil && status.RestartCount == 0 && status.LastTerminationState.Terminated == nil) {
+	if status == nil ||
+		(status.State.Waiting != nil && status.RestartCount == 0 && status.LastTerminationState.Terminated == nil) {
 		writeError(w, http.StatusBadRequest, fmt.Sprintf("container %q in pod %q is waiting to start: %s",
 			container, name, waitingReason(status)))
 		return
@@ -96,7 +106,7 @@ func (a *Agent) containerLogs(w http.ResponseWriter, r *http.Request) {
 	a.sendLog(w, r, a.path("logs", namespace, name, container+".log"), options)
 }
 
-// sendLog sends a log. A client that follows it receives everything that is written after the response header.
+// sendLog responds with a log. A client that follows the log receives everything written after the response header.
 func (a *Agent) sendLog(w http.ResponseWriter, r *http.Request, file string, options logs.Options) {
 	log, err := logs.Open(file, options)
 	if err != nil {
@@ -113,14 +123,14 @@ func (a *Agent) sendLog(w http.ResponseWriter, r *http.Request, file string, opt
 	}
 }
 
-// writeError responds with an error. The API server forwards the message.
+// writeError responds with an error, whose message the API server forwards to its client.
 func writeError(w http.ResponseWriter, code int, message string) {
 	w.Header().Set("Content-Type", "text/plain")
 	w.WriteHeader(code)
 	_, _ = io.WriteString(w, message)
 }
 
-// runs reports whether a container of a Pod may still write output.
+// runs reports whether a container of a Pod runs, so that it may still write output.
 func (a *Agent) runs(pod *corev1.Pod, container string) bool {
 	current, err := a.lister.pods.Pods(pod.Namespace).Get(pod.Name)
 	if err != nil || current.UID != pod.UID {
@@ -148,7 +158,7 @@ func waitingReason(status *corev1.ContainerStatus) string {
 	return status.State.Waiting.Reason
 }
 
-// logOptions parses the query of the API server.
+// logOptions returns the options in the query of a request for logs.
 func logOptions(query url.Values, clock clock.PassiveClock) (options logs.Options, err error) {
 	options.Follow = query.Get("follow") == "true"
 	options.Timestamps = query.Get("timestamps") == "true"
@@ -184,7 +194,7 @@ func number(query url.Values, name string) (*int64, error) {
 	return &value, nil
 }
 
-// flushed flushes every write.
+// flushed is a response that is flushed after every write.
 type flushed struct {
 	w       http.ResponseWriter
 	control *http.ResponseController

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// register creates the Node, or updates its status.
+// register creates the Node unless it exists, and updates its status.
 func (a *Agent) register(ctx context.Context) error {
 	nodes := a.options.Client.CoreV1().Nodes()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.options.Name, Labels: map[string]string{
@@ -55,7 +55,7 @@ func (a *Agent) nodeStatus(now metav1.Time) corev1.NodeStatus {
 	}
 }
 
-// memory returns the memory of the machine, or zero if it is unknown.
+// memory returns the memory of the machine, or zero if the size is unknown.
 func memory() resource.Quantity {
 	file, err := os.Open("/proc/meminfo")
 	if err != nil {

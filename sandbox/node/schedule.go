@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// schedule binds every unscheduled Pod to the node. As there is no other node, it ignores affinity and resource
-// requests.
+// schedule binds all unscheduled Pods whose claims are bound to the node. As there is no other node, it ignores
+// affinity, taints and resource requests.
 func (a *Agent) schedule(ctx context.Context) error {
 	pods, err := a.lister.pods.List(labels.Everything())
 	if err != nil {
@@ -31,7 +31,7 @@ func schedulable(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0
 }
 
-// claimsBound reports whether all claims of the Pod are bound.
+// claimsBound reports whether all claims of a Pod are bound.
 func (a *Agent) claimsBound(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(pod.Spec.Volumes, func(volume corev1.Volume) bool {
 		if volume.PersistentVolumeClaim == nil {
@@ -53,7 +53,7 @@ func (a *Agent) bind(ctx context.Context, pod *corev1.Pod) error {
 		a.recorder.Eventf(pod, corev1.EventTypeNormal, "Scheduled",
 			"Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, a.options.Name)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // deleted or already bound; the informer will catch up
+		return nil // deleted or already bound, which the informer will report
 	}
 	return err
 }

@@ -14,7 +14,7 @@ import (
 	"quorate.dev/sandbox/endpoints"
 )
 
-// updateTable updates the addresses of Services and Pods for the DNS server and the proxy.
+// updateTable updates the Table with the Services and their endpoints.
 func (a *Agent) updateTable(context.Context) error {
 	services, err := a.lister.services.List(labels.Everything())
 	if err != nil {
@@ -28,8 +28,8 @@ func (a *Agent) updateTable(context.Context) error {
 	return nil
 }
 
-// publishSlices creates and updates an EndpointSlice for every Service with a selector. The garbage collector deletes
-// the slices of deleted Services.
+// publishSlices creates and updates an EndpointSlice for each Service with a selector. The garbage collector deletes
+// the EndpointSlices of deleted Services.
 func (a *Agent) publishSlices(ctx context.Context) error {
 	if err := a.updateTable(ctx); err != nil {
 		return err
@@ -63,7 +63,7 @@ func sameSlice(a, b *discoveryv1.EndpointSlice) bool {
 		equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)
 }
 
-// ignore returns nil for errors caused by a stale informer. Its next event repeats the step.
+// ignore returns nil for errors that a lagging informer causes. The informer's next event repeats the step.
 func ignore(err error, harmless ...func(error) bool) error {
 	for _, is := range harmless {
 		if is(err) {
@@ -73,7 +73,7 @@ func ignore(err error, harmless ...func(error) bool) error {
 	return err
 }
 
-// publishBalancers sets the cluster IP as the load balancer address of Services of type LoadBalancer.
+// publishBalancers sets the load balancer address of Services of type LoadBalancer to their cluster IP.
 func (a *Agent) publishBalancers(ctx context.Context) error {
 	services, err := a.lister.services.List(labels.Everything())
 	if err != nil {
@@ -92,7 +92,7 @@ func (a *Agent) publishBalancers(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// needsLoadBalancer reports whether a Service waits for a load balancer.
+// needsLoadBalancer reports whether a Service does not have a load balancer address yet.
 func needsLoadBalancer(service *corev1.Service) bool {
 	return service.Spec.Type == corev1.ServiceTypeLoadBalancer && service.Spec.ClusterIP != "" &&
 		len(service.Status.LoadBalancer.Ingress) == 0 && service.DeletionTimestamp == nil

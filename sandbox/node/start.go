@@ -16,7 +16,7 @@ import (
 	"quorate.dev/sandbox/process"
 )
 
-// startDue starts the containers that are due: init containers one after another, then all others.
+// startDue starts the containers that are due: the init containers one after the other, then all main containers.
 func (w *worker) startDue(ctx context.Context, pod *corev1.Pod) error {
 	for _, u := range w.initial {
 		if !u.complete() {
@@ -54,7 +54,7 @@ func (w *worker) startUnit(ctx context.Context, pod *corev1.Pod, u *unit) error 
 	return nil
 }
 
-// command returns the process of a container.
+// command returns the command that runs a container, and creates the folder and termination message file that it needs.
 func (w *worker) command(pod *corev1.Pod, u *unit) (process.Command, error) {
 	environment, err := container.ResolveEnvironment(pod, u.spec, w.agent.lister.objects)
 	if err != nil {
@@ -71,10 +71,13 @@ func (w *worker) command(pod *corev1.Pod, u *unit) (process.Command, error) {
 	if err := u.createMessageFile(); err != nil {
 		return process.Command{}, err
 	}
-	standard := container.Environment{"HOSTNAME": hostname(pod), "TMPDIR": mounts.Translate("/tmp"), "PATH": os.Getenv("PATH")}
+	standard := container.Environment{
+		"HOSTNAME": hostname(pod), "TMPDIR": mounts.Translate("/tmp"), "PATH": os.Getenv("PATH"),
+	}
 	return process.Command{
 		Executable: w.agent.options.Executable, Name: command.Name, Args: command.Args, Directory: w.folder, LogFile: u.log,
-		Environment: append(append(standard.List(), w.agent.options.Environment...), environment.Localize(mounts, w.podIP).List()...),
+		Environment: append(append(standard.List(), w.agent.options.Environment...),
+			environment.Localize(mounts, w.podIP).List()...),
 	}, os.MkdirAll(w.folder, 0o700)
 }
 
@@ -85,7 +88,7 @@ func hostname(pod *corev1.Pod) string {
 	return pod.Name
 }
 
-// createMessageFile creates an empty termination message file.
+// createMessageFile creates the termination message file, empty.
 func (u *unit) createMessageFile() error {
 	if err := os.MkdirAll(filepath.Dir(u.message), 0o700); err != nil {
 		return err
@@ -93,10 +96,12 @@ func (u *unit) createMessageFile() error {
 	return os.WriteFile(u.message, nil, 0o600)
 }
 
-// mounts returns the mounts of a container, including the file of the termination message.
+// mounts returns the mounts of a container, including the mount of its termination message file.
 func (w *worker) mounts(u *unit, environment container.Environment) (container.Mounts, error) {
 	u.message = filepath.Join(w.folder, "termination", u.spec.Name)
-	mounts := []container.Mount{{Path: cmp.Or(u.spec.TerminationMessagePath, corev1.TerminationMessagePathDefault), Folder: u.message}}
+	mounts := []container.Mount{{
+		Path: cmp.Or(u.spec.TerminationMessagePath, corev1.TerminationMessagePathDefault), Folder: u.message,
+	}}
 	for _, mount := range u.spec.VolumeMounts {
 		folder, ok := w.folders.Path(mount.Name)
 		if !ok {
@@ -120,7 +125,7 @@ func (w *worker) mounts(u *unit, environment container.Environment) (container.M
 	return container.NewMounts(mounts), nil
 }
 
-// ensure creates a folder for a subPath that does not exist.
+// ensure creates the folder of a subPath unless it exists.
 func ensure(path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -128,7 +133,7 @@ func ensure(path string) error {
 	return os.MkdirAll(path, 0o755)
 }
 
-// watch starts the probes of a process.
+// watch starts the probes of a container: the startup probe first, if the container has one, then the others.
 func (w *worker) watch(ctx context.Context, u *unit) {
 	ctx, u.probes = context.WithCancel(ctx)
 	if u.spec.StartupProbe != nil {
@@ -153,7 +158,7 @@ func (w *worker) probe(ctx context.Context, u *unit, kind probe.Kind, declared *
 	go w.agent.checker.Run(ctx, w.agent.options.Clock, target, declared, w.results)
 }
 
-// handleProbe applies a probe update to the container that it belongs to.
+// handleProbe applies the result of a probe to its container, unless the probed process has ended since.
 func (w *worker) handleProbe(ctx context.Context, result probe.Update) {
 	pod, _ := w.current()
 	for _, u := range w.units() {

@@ -7,19 +7,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// observation is the input of a Pod's status.
+// observation contains the facts from which a worker computes the status of its Pod.
 type observation struct {
 	now        metav1.Time
 	podIP      string
 	hostIP     string
 	prepared   bool // the address is allocated and the volumes exist
-	finished   bool // the Pod is terminating and its processes have exited
+	finished   bool // the Pod is being deleted and its processes have exited
 	initial    []corev1.ContainerStatus
 	containers []corev1.ContainerStatus
 }
 
-// podStatus returns the status that a kubelet would report. It keeps conditions of other controllers, such as
-// readiness gates.
+// podStatus returns the status that a kubelet would report. It keeps conditions that other controllers set, such as
+// conditions of readiness gates.
 func podStatus(pod *corev1.Pod, before corev1.PodStatus, o observation) corev1.PodStatus {
 	status := *before.DeepCopy()
 	status.ObservedGeneration = pod.Generation
@@ -38,18 +38,19 @@ func podStatus(pod *corev1.Pod, before corev1.PodStatus, o observation) corev1.P
 	return status
 }
 
-// summary counts the containers of a Pod for its phase.
+// summary counts the containers of a Pod by state, to determine the Pod's phase.
 type summary struct {
 	observation
 	policy         corev1.RestartPolicy // Never for a finished Pod
 	initIncomplete bool                 // an init container has not succeeded
-	initFailed     bool                 // an init container has failed permanently
+	initFailed     bool                 // an init container has failed and is not restarted
 	created        int                  // containers that have run at least once
 	terminated     int
-	failed         int // terminated with a nonzero exit code
+	failed         int // terminated containers with an exit code other than 0
 }
 
-// phaseRules compute the phase. The first matching rule applies. They mirror the kubelet's getPhase.
+// phaseRules determine the phase of a Pod, like the kubelet's getPhase. The first rule that applies determines the
+// phase.
 var phaseRules = []struct {
 	rule    string
 	applies func(s *summary) bool
@@ -58,11 +59,23 @@ var phaseRules = []struct {
 	{"an init container failed and is not restarted", func(s *summary) bool { return s.initFailed }, corev1.PodFailed},
 	{"an init container has not succeeded", func(s *summary) bool { return s.initIncomplete }, corev1.PodPending},
 	{"deleted before a container ran", func(s *summary) bool { return s.finished && s.terminated == 0 }, corev1.PodFailed},
-	{"a container has not run", func(s *summary) bool { return !s.finished && s.created < len(s.containers) }, corev1.PodPending},
-	{"a container runs", func(s *summary) bool { return !s.finished && s.terminated < len(s.containers) }, corev1.PodRunning},
+	{
+		"a container has not run", func(s *summary) bool {
+			return !s.finished && s.created < len(s.containers)
+		}, corev1.PodPending,
+	},
+	{
+		"a container runs", func(s *summary) bool {
+			return !s.finished && s.terminated < len(s.containers)
+		}, corev1.PodRunning,
+	},
 	{"all are restarted", func(s *summary) bool { return s.policy == corev1.RestartPolicyAlways }, corev1.PodRunning},
 	{"all succeeded", func(s *summary) bool { return s.failed == 0 }, corev1.PodSucceeded},
-	{"failed ones are restarted", func(s *summary) bool { return s.policy == corev1.RestartPolicyOnFailure }, corev1.PodRunning},
+	{
+		"failed ones are restarted", func(s *summary) bool {
+			return s.policy == corev1.RestartPolicyOnFailure
+		}, corev1.PodRunning,
+	},
 	{"a container failed", func(*summary) bool { return true }, corev1.PodFailed},
 }
 
@@ -101,9 +114,11 @@ func summarize(policy corev1.RestartPolicy, o observation) *summary {
 }
 
 func conditions(pod *corev1.Pod, o observation) []corev1.PodCondition {
-	initialized := condition(corev1.PodInitialized, !slices.ContainsFunc(o.initial, notComplete), "ContainersNotInitialized")
+	initialized := condition(corev1.PodInitialized, !slices.ContainsFunc(o.initial, notComplete),
+		"ContainersNotInitialized")
 	containers := condition(corev1.ContainersReady, !slices.ContainsFunc(o.containers, notReady), "ContainersNotReady")
-	ready := condition(corev1.PodReady, containers.Status == corev1.ConditionTrue && readinessGatesTrue(pod), "ContainersNotReady")
+	ready := condition(corev1.PodReady, containers.Status == corev1.ConditionTrue && readinessGatesTrue(pod),
+		"ContainersNotReady")
 	if containers.Status == corev1.ConditionTrue && ready.Status == corev1.ConditionFalse {
 		ready.Reason = "ReadinessGatesNotReady"
 	}
@@ -141,7 +156,7 @@ func readinessGatesTrue(pod *corev1.Pod) bool {
 	return true
 }
 
-// setCondition adds or replaces a condition. Its transition time changes only with its status.
+// setCondition adds or replaces a condition. The transition time changes only with the condition's status.
 func setCondition(status *corev1.PodStatus, condition corev1.PodCondition, now metav1.Time) {
 	condition.LastTransitionTime = now
 	for i, before := range status.Conditions {

@@ -12,14 +12,15 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// defaultTokenLife is the API's default of expirationSeconds.
+// defaultTokenLife is the API's default of expirationSeconds, in seconds.
 const defaultTokenLife = int64(3600)
 
-// tokens are the service account tokens of one Pod. Like the kubelet's, each is refreshed after 80% of its lifetime.
+// tokens are the service-account tokens of a Pod. Like the kubelet, the worker renews a token after 80% of its
+// lifetime.
 type tokens struct {
 	client kubernetes.Interface
 	clock  clock.Clock
-	issued map[string]token // by path
+	issued map[string]token // by path in the volume
 }
 
 type token struct {
@@ -38,12 +39,15 @@ func (t *tokens) Token(
 	life := ptr.Deref(projection.ExpirationSeconds, defaultTokenLife)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &life,
-		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{
+			APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID,
+		},
 	}}
 	if projection.Audience != "" {
 		request.Spec.Audiences = []string{projection.Audience}
 	}
-	response, err := t.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+	response, err := t.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName,
+		request, metav1.CreateOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -52,7 +56,7 @@ func (t *tokens) Token(
 	return response.Status.Token, nil
 }
 
-// next returns when the next token is due for renewal, or zero.
+// next returns the time at which the next token is due for renewal, or zero if there is no token.
 func (t *tokens) next() time.Time {
 	var next time.Time
 	for _, issued := range t.issued {
@@ -61,7 +65,7 @@ func (t *tokens) next() time.Time {
 	return next
 }
 
-// earlier returns the earlier of two times. Zero means never.
+// earlier returns the earlier of two times. A zero time means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

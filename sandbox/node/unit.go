@@ -14,32 +14,32 @@ import (
 	"quorate.dev/sandbox/process"
 )
 
-// unit is one container of a Pod: its process, if it runs, and the result of the previous one.
+// unit is a container of a Pod: its process, if one runs, and the termination of the previous process.
 type unit struct {
 	spec    *corev1.Container
 	initial bool // an init container
 	log     string
-	message string // file that the process may write its termination message to
+	message string // file for the termination message of the process
 
-	process  *process.Process // nil if none runs
-	run      int              // number of processes that this agent has started
-	hasRun   bool             // a process has run, possibly under a previous agent
-	started  bool             // the startup probe, if any, has succeeded
+	process  *process.Process // nil if no process runs
+	run      int              // number of processes that this Agent has started for the container
+	hasRun   bool             // a process has run, possibly under a previous Agent
+	started  bool             // the process runs and its startup probe, if it has one, has succeeded
 	ready    bool
 	stopping bool
-	stopAt   time.Time // when a stopping process will be killed
+	stopAt   time.Time // when a stopping process is killed
 	probes   context.CancelFunc
 
 	restarts  int32
 	ended     *corev1.ContainerStateTerminated // termination of the previous process
-	completed bool                             // it is not restarted
+	completed bool                             // the container is not restarted
 	waiting   corev1.ContainerStateWaiting     // why no process runs
 	backoff   process.Backoff
-	notBefore time.Time // earliest restart
+	notBefore time.Time // earliest time of the next start
 }
 
-// newUnit returns the unit of a container with the status reported by a previous agent, whose processes have
-// terminated.
+// newUnit returns the unit of a container. If a previous Agent has run the container, known contains the status that it
+// reported last; its process has terminated since.
 func newUnit(spec *corev1.Container, initial bool, log string, known []corev1.ContainerStatus) *unit {
 	u := &unit{spec: spec, initial: initial, log: log, waiting: corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
 	if initial {
@@ -54,7 +54,7 @@ func newUnit(spec *corev1.Container, initial bool, log string, known []corev1.Co
 	return u
 }
 
-// lastEnd returns the last termination of a container that no longer runs, even if its status is Running.
+// lastEnd returns the last termination of a container that does not run, even if its last reported state is Running.
 func lastEnd(status corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	switch running := status.State.Running; {
 	case running != nil:
@@ -68,7 +68,7 @@ func lastEnd(status corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	return status.LastTerminationState.Terminated
 }
 
-// setProcess records a new process.
+// setProcess records that a process of the container has started.
 func (u *unit) setProcess(p *process.Process) {
 	if u.hasRun {
 		u.restarts++
@@ -78,7 +78,7 @@ func (u *unit) setProcess(p *process.Process) {
 	u.waiting = corev1.ContainerStateWaiting{}
 }
 
-// reap records the exit of the process. It reports whether the process has exited.
+// reap records the exit of the process, and reports whether it has exited since the last call.
 func (u *unit) reap(policy corev1.RestartPolicy, now time.Time) bool {
 	if u.process == nil {
 		return false
@@ -90,7 +90,8 @@ func (u *unit) reap(policy corev1.RestartPolicy, now time.Time) bool {
 	u.stopProbes()
 	u.ended = terminated(u.process, exit)
 	u.ended.Message = u.terminationMessage()
-	if exit.Code != 0 && u.ended.Message == "" && u.spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
+	if exit.Code != 0 && u.ended.Message == "" &&
+		u.spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
 		u.ended.Message = process.Tail(u.log, 2048)
 	}
 	delay := u.backoff.Next(exit.At.Sub(u.process.Started()))
@@ -103,10 +104,10 @@ func (u *unit) reap(policy corev1.RestartPolicy, now time.Time) bool {
 	return true
 }
 
-// maxTerminationMessage is the kubelet's limit, in bytes.
+// maxTerminationMessage is the maximum size of a termination message in bytes, as in the kubelet.
 const maxTerminationMessage = 4096
 
-// terminationMessage returns the content of the process's termination message file.
+// terminationMessage returns the content of the termination message file, or "" if it cannot be read.
 func (u *unit) terminationMessage() string {
 	f, err := os.Open(u.message)
 	if err != nil {
@@ -131,7 +132,7 @@ func terminated(p *process.Process, exit process.Exit) *corev1.ContainerStateTer
 	return state
 }
 
-// restarts reports whether a terminated container is restarted.
+// restarts reports whether a container that exited with a code is restarted.
 func restarts(policy corev1.RestartPolicy, initial bool, code int) bool {
 	if code == 0 {
 		return policy == corev1.RestartPolicyAlways && !initial
@@ -142,7 +143,8 @@ func restarts(policy corev1.RestartPolicy, initial bool, code int) bool {
 // complete reports whether an init container has succeeded.
 func (u *unit) complete() bool { return u.completed && u.ended.ExitCode == 0 }
 
-// stop terminates the process, and kills it at a time. Another call can only make that time earlier.
+// stop sends SIGTERM to the process, and SIGKILL if it is called at or after the given time. Later calls can only make
+// the time earlier.
 func (u *unit) stop(at, now time.Time) {
 	if u.process == nil {
 		return
@@ -191,8 +193,8 @@ func (u *unit) status() corev1.ContainerStatus {
 	return status
 }
 
-// containerID returns an ID that contains the process ID.
+// containerID returns the container ID of a process, which contains the process ID.
 func containerID(p *process.Process) string { return fmt.Sprintf("process://%d", p.ID()) }
 
-// seconds returns a time with the precision of the API.
+// seconds returns a time with the precision of the API, one second.
 func seconds(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }

@@ -20,10 +20,10 @@ import (
 	"quorate.dev/sandbox/volumes"
 )
 
-// removedGracePeriod is the termination grace period of a Pod that was deleted from the API by force.
+// removedGracePeriod is the grace period of a Pod that was deleted from the API while its processes run.
 const removedGracePeriod = time.Second
 
-// worker runs one Pod. mu guards pod and removed; the goroutine of run owns the fields after them.
+// worker runs one Pod. mu guards pod and removed; the later fields belong to the goroutine of run.
 type worker struct {
 	agent *Agent
 	uid   types.UID
@@ -33,7 +33,7 @@ type worker struct {
 	pod     *corev1.Pod // latest version in the API
 	removed bool
 
-	base             corev1.PodStatus // last reported status
+	base             corev1.PodStatus // status that was reported last
 	podIP            string
 	folder           string
 	folders          *volumes.Folders
@@ -42,9 +42,9 @@ type worker struct {
 	main             []*unit
 	results          chan probe.Update
 	prepared         bool
-	terminatingSince time.Time // when termination began
-	failure          string    // error that prevents the Pod from running
-	failingSince     time.Time // when it began; zero: an event has reported the error
+	terminatingSince time.Time // when the termination of the Pod began
+	failure          string    // error that prevents the Pod from running; empty: none
+	failingSince     time.Time // when the failure began; zero if an event has reported it
 }
 
 func newWorker(a *Agent, pod *corev1.Pod) *worker {
@@ -98,7 +98,7 @@ func (w *worker) current() (pod *corev1.Pod, removed bool) {
 
 func (w *worker) units() []*unit { return append(w.initial[:len(w.initial):len(w.initial)], w.main...) }
 
-// run runs the Pod until it is deleted, or until ctx is done and its processes have exited.
+// run runs the Pod until it is deleted, or until ctx is done and the Pod's processes have exited.
 func (w *worker) run(ctx context.Context) {
 	stopped := ctx.Done()
 	for {
@@ -116,7 +116,7 @@ func (w *worker) run(ctx context.Context) {
 		case result := <-w.results:
 			w.handleProbe(ctx, result)
 		case <-stopped:
-			stopped = nil // once
+			stopped = nil // a closed channel would be ready in each iteration
 		}
 	}
 	w.agent.pool.Release(string(w.uid))
@@ -130,7 +130,8 @@ func (w *worker) run(ctx context.Context) {
 
 func (w *worker) now() time.Time { return w.agent.options.Clock.Now() }
 
-// step performs all due work. It returns when it has to be called again, or zero.
+// step does everything that is due. It returns the time of the next call, or zero if only a notification makes one
+// necessary.
 func (w *worker) step(ctx context.Context) (next time.Time, done bool) {
 	pod, removed := w.current()
 	if terminal(w.base.Phase) && pod.DeletionTimestamp == nil && !removed {
@@ -160,7 +161,7 @@ func terminal(phase corev1.PodPhase) bool {
 }
 
 // advance allocates the address, prepares the volumes and starts the containers that are due. It reports the address
-// before the first process starts, so that the Pod's DNS name resolves.
+// before the first process starts, so that the Pod's DNS name resolves when the process runs.
 func (w *worker) advance(ctx context.Context, pod *corev1.Pod) error {
 	if w.podIP == "" {
 		address, err := w.agent.pool.Allocate(string(w.uid), pod.Namespace+"/"+pod.Name)
@@ -185,11 +186,11 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) error {
 
 type mountError struct{ error }
 
-// failureDelay is the time before an error is reported, because informers may receive the objects that a Pod refers to
-// later than the Pod.
+// failureDelay is how long an error must last before an event reports it. Informers may receive the objects that a Pod
+// refers to later than the Pod.
 const failureDelay = time.Second
 
-// reportFailure records an event for each distinct error that prevents a Pod from running.
+// reportFailure records an event for each distinct error that prevents the Pod from running.
 func (w *worker) reportFailure(pod *corev1.Pod, err error) {
 	if w.failure != err.Error() {
 		w.failure, w.failingSince = err.Error(), w.now()
@@ -211,14 +212,14 @@ func (w *worker) event(pod *corev1.Pod, kind, reason, format string, args ...any
 	w.agent.recorder.Eventf(pod, kind, reason, format, args...)
 }
 
-// withAddress returns the Pod with its address, for fieldRefs.
+// withAddress returns the Pod with its address in the status, for fieldRefs.
 func (w *worker) withAddress(pod *corev1.Pod) *corev1.Pod {
 	view := pod.DeepCopy()
 	view.Status.PodIP, view.Status.HostIP = w.podIP, w.agent.options.Network.Node().String()
 	return view
 }
 
-// next returns when the next step is due, or zero.
+// next returns the time at which the next step is due, or zero if none is.
 func (w *worker) next() time.Time {
 	next := w.tokens.next()
 	for _, u := range w.units() {
@@ -232,7 +233,7 @@ func (w *worker) next() time.Time {
 	return next
 }
 
-// finish stops the processes and deletes a terminating Pod from the API.
+// finish stops the processes of the Pod. When they have exited, it deletes a Pod that is being deleted from the API.
 func (w *worker) finish(ctx context.Context, pod *corev1.Pod, removed bool) (next time.Time, done bool) {
 	now := w.now()
 	if w.terminatingSince.IsZero() {
@@ -249,7 +250,7 @@ func (w *worker) finish(ctx context.Context, pod *corev1.Pod, removed bool) (nex
 	case running && now.Before(at):
 		return at, false
 	case running:
-		return time.Time{}, false // the process was killed; its exit notifies the worker
+		return time.Time{}, false // the exit of the killed process notifies the worker
 	case removed || ctx.Err() != nil:
 		return time.Time{}, true
 	}
@@ -260,7 +261,7 @@ func (w *worker) finish(ctx context.Context, pod *corev1.Pod, removed bool) (nex
 	return time.Time{}, true
 }
 
-// gracePeriod returns the termination grace period of a Pod.
+// gracePeriod returns the termination grace period of a Pod that is being deleted, or was removed from the API.
 func gracePeriod(pod *corev1.Pod, removed bool) time.Duration {
 	declared := ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 30)
 	if pod.DeletionGracePeriodSeconds != nil {
@@ -272,7 +273,7 @@ func gracePeriod(pod *corev1.Pod, removed bool) time.Duration {
 	return time.Duration(declared) * time.Second
 }
 
-// delete reports the final status and deletes the Pod from the API.
+// delete reports the final status of the Pod, and deletes the Pod from the API.
 func (w *worker) delete(ctx context.Context, pod *corev1.Pod) error {
 	for _, u := range w.units() {
 		u.completed = u.ended != nil
@@ -280,12 +281,14 @@ func (w *worker) delete(ctx context.Context, pod *corev1.Pod) error {
 	if err := w.report(ctx, pod, true); err != nil {
 		return err
 	}
-	options := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &w.uid}}
+	options := metav1.DeleteOptions{
+		GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &w.uid},
+	}
 	err := w.agent.options.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, options)
 	return ignore(err, apierrors.IsNotFound, apierrors.IsConflict)
 }
 
-// report updates the Pod's status if it has changed.
+// report updates the status of the Pod if it has changed.
 func (w *worker) report(ctx context.Context, pod *corev1.Pod, finished bool) error {
 	o := observation{
 		now: seconds(w.now()), podIP: w.podIP, hostIP: w.agent.options.Network.Node().String(),
@@ -299,9 +302,10 @@ func (w *worker) report(ctx context.Context, pod *corev1.Pod, finished bool) err
 	if err != nil {
 		return err
 	}
-	updated, err := w.agent.options.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	updated, err := w.agent.options.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType,
+		patch, metav1.PatchOptions{}, "status")
 	if err != nil {
-		return ignore(err, apierrors.IsNotFound, apierrors.IsConflict) // deleted or replaced; the informer will catch up
+		return ignore(err, apierrors.IsNotFound, apierrors.IsConflict) // the informer will report the deletion
 	}
 	w.base = updated.Status
 	return nil
@@ -315,8 +319,8 @@ func statuses(units []*unit) []corev1.ContainerStatus {
 	return result
 }
 
-// statusPatch returns a patch with the UID as a precondition, so that it does not apply to another Pod of the same
-// name.
+// statusPatch returns a patch of a Pod's status. The UID in the patch is a precondition, so that the patch does not
+// apply to another Pod of the same name.
 func statusPatch(uid types.UID, before, after corev1.PodStatus) ([]byte, error) {
 	original, err := json.Marshal(corev1.Pod{Status: before})
 	if err != nil {

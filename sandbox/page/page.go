@@ -1,16 +1,13 @@
-// Package page serves the status page of a sandbox: its clusters with their members, conditions and events. The page
-// is rendered on the server, loads nothing from other hosts, and is read-only.
+// Package page serves the status page of a sandbox: its clusters with their members, conditions and events. The server
+// renders the page, which is read-only and loads nothing from other hosts.
 package page
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
-	_ "embed"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"html/template"
 	"log/slog"
 	"net"
 	"net/http"
@@ -19,89 +16,52 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/net/netutil"
 
 	"quorate.dev/plugin/overview"
-	"quorate.dev/plugin/render"
 )
 
-// Port of the status page.
+// Port is the port of the status page.
 const Port = 8080
 
 // Cluster is a cluster on the page.
 type Cluster struct {
 	*overview.Overview
-	Kubeconfig string // path of its file
+	Kubeconfig string // path of the kubeconfig file
 }
 
 // Data is the content of the page.
 type Data struct {
 	Now       time.Time
-	Directory string // as given by the user
+	Directory string // directory of the sandbox as the user gave it
 	Clusters  []Cluster
-	Error     string // why the clusters could not be read
+	Error     string // why the clusters could not be read; empty: they could
 }
 
-var (
-	//go:embed page.html
-	source string
-	//go:embed page.css
-	css string
-	//go:embed page.js
-	script string
-)
-
-var layout = template.Must(template.New("page").Funcs(template.FuncMap{
-	"css":   func() template.CSS { return template.CSS(css) },  //nolint:gosec // a constant of this package
-	"js":    func() template.JS { return template.JS(script) }, //nolint:gosec // a constant of this package
-	"ago":   func(now, t time.Time) string { return render.Age(now.Sub(t)) + " ago" },
-	"bytes": render.Bytes, "cpu": render.CPU, "expected": overview.Expected, "rate": rate, "firstExpiry": firstExpiry,
-	"in":    func(now, t time.Time) string { return render.Age(t.Sub(now)) },
-	"lower": func(h overview.Health) string { return strings.ToLower(string(h)) },
-}).Parse(source))
-
-func rate(r *float64) string {
-	if r == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f", *r)
-}
-
-// firstExpiry returns the certificate that expires first, or nil.
-func firstExpiry(all []overview.Certificate) *overview.Certificate {
-	if len(all) == 0 {
-		return nil
-	}
-	return &all[0]
-}
-
-// Handler returns a handler that serves the page.
-func Handler(read func(context.Context) Data, log logr.Logger) http.Handler {
+// Handler returns a handler that serves the page with the data that read returns.
+func Handler(read func(context.Context) Data) http.Handler {
 	policy := fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; connect-src 'self'; img-src data:; "+
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'", hash(css), hash(script))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		var content bytes.Buffer
-		if err := layout.Execute(&content, read(r.Context())); err != nil {
-			log.Error(err, "Failed to render the status page")
-			http.Error(w, "Internal Server Error", http.StatusInternalServerError)
-			return
-		}
+		content := read(r.Context()).html()
 		header := w.Header()
 		header.Set("Content-Type", "text/html; charset=utf-8")
 		header.Set("Content-Security-Policy", policy)
-		_, _ = w.Write(content.Bytes())
+		_, _ = w.Write(content)
 	})
 	return guard(mux)
 }
 
-// hash returns a source of a Content-Security-Policy.
+// hash returns the source expression of a Content-Security-Policy for an inline script or style.
 func hash(content string) string {
 	sum := sha256.Sum256([]byte(content))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// guard rejects requests that pages of other sites may send: to another host name, which is how DNS rebinding reaches
-// loopback addresses; with methods other than GET and HEAD; and from another site without navigation.
+// guard rejects requests that pages of other sites may send: requests for another host name, with which DNS rebinding
+// reaches loopback addresses; requests with methods other than GET and HEAD; and requests from another site that do not
+// navigate to the page.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -124,7 +84,7 @@ func guard(next http.Handler) http.Handler {
 	})
 }
 
-// isLoopback reports whether the Host of a request is a loopback address or localhost, which browsers resolve to one.
+// isLoopback reports whether the Host of a request is a loopback address, or localhost, which browsers resolve to one.
 func isLoopback(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
@@ -137,15 +97,23 @@ func isLoopback(host string) bool {
 	return err == nil && address.IsLoopback()
 }
 
+// maxConnections bounds the connections of the page. Other users of the machine can connect, and could otherwise use
+// all file descriptors of the process, with which the node starts pods and forwards connections. Further connections
+// wait.
+const maxConnections = 128
+
 // Serve serves the page at an address until ctx is done.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, log logr.Logger) error {
 	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(log), slog.LevelInfo),
+		// Other users of the machine can connect, and must not hold connections or memory.
+		Handler: handler, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute,
+		IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
+		ErrorLog:    slog.NewLogLogger(logr.ToSlogHandler(log), slog.LevelInfo),
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(netutil.LimitListener(listener, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the status page: %w", err)
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Checker executes checks. Like the kubelet, it does not verify certificates.
+// Checker executes the checks of probes. Like the kubelet, it does not verify certificates.
 type Checker struct {
 	client *http.Client
 }
@@ -29,7 +29,7 @@ func NewChecker() *Checker {
 	return &Checker{client: &http.Client{Transport: transport, CheckRedirect: sameHost}}
 }
 
-// sameHost follows redirects to the same host. As in the kubelet, other redirects count as success.
+// sameHost follows up to ten redirects to the same host. Like in the kubelet, other redirects count as success.
 func sameHost(next *http.Request, earlier []*http.Request) error {
 	if next.URL.Hostname() != earlier[0].URL.Hostname() || len(earlier) >= 10 {
 		return http.ErrUseLastResponse
@@ -37,7 +37,7 @@ func sameHost(next *http.Request, earlier []*http.Request) error {
 	return nil
 }
 
-// Check executes the action of a probe once.
+// Check executes the action of a probe once, and returns nil if it succeeds.
 func (c *Checker) Check(
 	ctx context.Context, handler corev1.ProbeHandler, container *corev1.Container, podIP string,
 ) error {

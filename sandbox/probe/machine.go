@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// InitialPeriod is the interval of checks until the first success, so that a container becomes ready faster than with
+// InitialPeriod is the longest interval of checks until the first success: a container becomes ready faster than with
 // its periodSeconds.
 const InitialPeriod = 100 * time.Millisecond
 
@@ -32,7 +32,7 @@ func TimingOf(probe *corev1.Probe) Timing {
 	}
 }
 
-// Result is the result of all checks of a probe so far.
+// Result is the result of a probe after all checks so far.
 type Result int
 
 const (
@@ -41,7 +41,7 @@ const (
 	Failure
 )
 
-// Machine counts the successes and failures of one probe. Before the first success, only one failure per period
+// Machine determines the result of a probe from its checks. Before the first success, only one failure per period
 // counts, so that checks at InitialPeriod do not reach the failure threshold early.
 type Machine struct {
 	timing    Timing
@@ -49,15 +49,15 @@ type Machine struct {
 	successes int32
 	failures  int32
 	counted   time.Time // time of the last counted failure
-	succeeded bool      // at least once
+	succeeded bool      // at least one check has succeeded
 }
 
-// NewMachine returns the counts of a container that started at a time.
+// NewMachine returns the Machine for a process that started at a time.
 func NewMachine(timing Timing, started time.Time) *Machine {
 	return &Machine{timing: timing, counted: started.Add(timing.InitialDelay)}
 }
 
-// Observe counts one check and returns the result.
+// Observe counts a check, and returns the result of the probe.
 func (m *Machine) Observe(ok bool, now time.Time) Result {
 	if ok {
 		m.succeeded = true

@@ -17,22 +17,22 @@ const (
 	Liveness  Kind = "Liveness"
 )
 
-// Target is the probed process: one run of one container.
+// Target is the process that a probe checks: one run of a container.
 type Target struct {
 	Kind      Kind
 	Container *corev1.Container
-	Run       int // distinguishes results of earlier runs of the container
+	Run       int // number of the run; distinguishes the results of earlier runs
 	PodIP     string
 }
 
-// Update is a new result with the error of the last check.
+// Update is a changed result of a probe, with the error of the last check.
 type Update struct {
 	Target
 	Result Result
 	Err    error
 }
 
-// Run probes a target until ctx is done and sends each change of the result.
+// Run probes a target until ctx is done, and sends each change of the probe's result.
 func (c *Checker) Run(
 	ctx context.Context, clock clock.Clock, target Target, probe *corev1.Probe, results chan<- Update,
 ) {
@@ -66,7 +66,7 @@ func (c *Checker) once(
 	return c.Check(ctx, handler, container, podIP)
 }
 
-// sleep waits for duration, and returns false if ctx is done first.
+// sleep waits for a duration, and returns false if ctx is done first.
 func sleep(ctx context.Context, clock clock.Clock, duration time.Duration) bool {
 	if duration <= 0 {
 		return ctx.Err() == nil

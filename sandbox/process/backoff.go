@@ -2,20 +2,21 @@ package process
 
 import "time"
 
-// Back-off between restarts: none after the first exit, then firstDelay, doubled up to longestDelay. It is reset by a
-// run of at least settledAfter. The delays are shorter than the kubelet's, because a sandbox is used interactively.
+// Delays of restarts: none after the first exit, then firstDelay, which doubles up to longestDelay. After a process has
+// run for at least settledAfter, its next exit counts as the first one. The delays are shorter than the kubelet's,
+// because a sandbox is used interactively.
 const (
 	firstDelay   = time.Second
 	longestDelay = 30 * time.Second
 	settledAfter = time.Minute
 )
 
-// Backoff is the back-off of one container. The zero value is ready for use.
+// Backoff computes the delays of one container's restarts. The zero value is ready for use.
 type Backoff struct {
 	ends int
 }
 
-// Next returns the delay before the restart of a process that exited after running for ran.
+// Next returns the delay before the restart of a process that ran for a duration.
 func (b *Backoff) Next(ran time.Duration) time.Duration {
 	if ran >= settledAfter {
 		b.ends = 0

@@ -1,5 +1,5 @@
-// Package process starts and stops the processes of a sandbox. All of them run this binary in a new process group, and
-// none outlives the sandbox.
+// Package process starts and stops the processes of a sandbox. All processes run this binary, each in a new process
+// group, and no process outlives the sandbox.
 package process
 
 import (
@@ -19,13 +19,13 @@ type Command struct {
 	Executable  string
 	Name        string // argv[0]
 	Args        []string
-	Environment []string // name=value, complete: nothing is inherited
+	Environment []string // all variables as name=value; nothing is inherited
 	Directory   string   // working directory
-	LogFile     string   // stdout and stderr are appended
+	LogFile     string   // stdout and stderr are appended to it
 }
 
-// Spawner starts processes from one locked OS thread. The kernel sends a child its parent-death signal when the thread
-// that started it exits, and the Go runtime may end unlocked threads at any time.
+// Spawner starts processes from one locked OS thread. A process is killed when the thread that started it exits, and
+// the Go runtime may end unlocked threads at any time.
 type Spawner struct {
 	requests chan request
 }
@@ -43,20 +43,20 @@ func NewSpawner() *Spawner {
 }
 
 func (s *Spawner) run() {
-	runtime.LockOSThread() // never unlocked: the thread exits with this goroutine
+	runtime.LockOSThread() // never unlocked, so that the thread exits with this goroutine
 	for r := range s.requests {
 		r.result <- r.command.Start()
 	}
 }
 
-// Close ends the thread, which kills all running processes.
+// Close ends the thread, so that the kernel kills all running processes.
 func (s *Spawner) Close() { close(s.requests) }
 
-// Start starts a process. It rotates the log file if it is larger than logLimit.
+// Start starts a process. It first rotates a log file that is larger than logLimit.
 func (s *Spawner) Start(command Command) (*Process, error) {
 	log, err := openLog(command.LogFile)
 	if err != nil {
-		return nil, fmt.Errorf("opening the log: %w", err)
+		return nil, fmt.Errorf("open the log: %w", err)
 	}
 	defer log.Close()
 	cmd := &exec.Cmd{
@@ -69,14 +69,14 @@ func (s *Spawner) Start(command Command) (*Process, error) {
 	result := make(chan error)
 	s.requests <- request{command: cmd, result: result}
 	if err := <-result; err != nil {
-		return nil, fmt.Errorf("starting %s: %w", command.Name, err)
+		return nil, fmt.Errorf("start %s: %w", command.Name, err)
 	}
 	p := &Process{cmd: cmd, started: time.Now(), done: make(chan struct{})}
 	go p.wait()
 	return p, nil
 }
 
-// logLimit is the size, in bytes, above which a log is rotated at the start of its process.
+// logLimit is the size in bytes above which Start rotates a log file.
 const logLimit = 16 << 20
 
 func openLog(file string) (*os.File, error) {
@@ -105,13 +105,13 @@ type Process struct {
 
 // Exit describes the termination of a process.
 type Exit struct {
-	Code   int // 128 + signal if a signal killed it, like in container runtimes
+	Code   int // 128 + signal if a signal killed the process, as in container runtimes
 	Signal int
 	At     time.Time
 }
 
 func (p *Process) wait() {
-	p.cmd.Wait() // ProcessState has the same information as the error
+	p.cmd.Wait() // ProcessState contains the same information as the error
 	p.exit = Exit{Code: p.cmd.ProcessState.ExitCode(), At: time.Now()}
 	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		p.exit.Signal = int(status.Signal())
@@ -123,13 +123,13 @@ func (p *Process) wait() {
 // ID returns the process ID.
 func (p *Process) ID() int { return p.cmd.Process.Pid }
 
-// Started returns the start time.
+// Started returns the start time of the process.
 func (p *Process) Started() time.Time { return p.started }
 
 // Done returns a channel that is closed when the process has exited.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Exit returns the exit of the process, and false while it runs.
+// Exit returns the termination of the process, and false while the process runs.
 func (p *Process) Exit() (Exit, bool) {
 	select {
 	case <-p.done:
@@ -145,7 +145,7 @@ func (p *Process) Terminate() { p.cmd.Process.Signal(syscall.SIGTERM) }
 // Kill sends SIGKILL.
 func (p *Process) Kill() { p.cmd.Process.Kill() }
 
-// Stop terminates the process, kills it after the grace period, and waits until it has exited.
+// Stop sends SIGTERM to the process, kills it after the grace period, and returns when it has exited.
 func (p *Process) Stop(grace time.Duration) {
 	p.Terminate()
 	timer := time.NewTimer(grace)

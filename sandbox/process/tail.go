@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Tail returns the last lines of a log, at most size bytes, or "" if it cannot be read.
+// Tail returns the last lines of a log, at most size bytes, or "" if the log cannot be read.
 func Tail(file string, size int64) string {
 	f, err := os.Open(file)
 	if err != nil {

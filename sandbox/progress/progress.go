@@ -1,5 +1,5 @@
-// Package progress prints the progress of a sandbox: lines that are updated in place on a terminal, plain lines
-// elsewhere, or one JSON object per line.
+// Package progress prints the progress of a sandbox: as rows that are updated in place on a terminal, as plain lines
+// elsewhere, or as one JSON object per line.
 package progress
 
 import (
@@ -14,7 +14,7 @@ import (
 	"quorate.dev/terminal"
 )
 
-// Event is a change of the sandbox. Scripts read its JSON encoding.
+// Event is a change of the sandbox. Its JSON encoding is an interface for scripts.
 type Event struct {
 	Event      string            `json:"event"` // management, page, cluster, note, stopping or ready
 	Name       string            `json:"name,omitempty"`
@@ -23,8 +23,8 @@ type Event struct {
 	Replicas   int32             `json:"replicas,omitempty"`
 	Ready      int32             `json:"ready,omitempty"`
 	Kubeconfig string            `json:"kubeconfig,omitempty"`
-	URL        string            `json:"url,omitempty"`      // of the status page
-	Clusters   map[string]string `json:"clusters,omitempty"` // kubeconfigs by cluster, in the event ready
+	URL        string            `json:"url,omitempty"`      // URL of the status page
+	Clusters   map[string]string `json:"clusters,omitempty"` // paths of kubeconfig files by cluster, in the event ready
 	Seconds    float64           `json:"seconds,omitempty"`
 	Message    string            `json:"message,omitempty"`
 }
@@ -44,9 +44,9 @@ type Display struct {
 	style Style
 
 	mu    sync.Mutex
-	names []string // in the order of their first event
+	names []string // names of rows in the order of their first event
 	rows  map[string]string
-	drawn int // lines of the rows on the terminal
+	drawn int // number of lines of the drawn rows
 }
 
 // New returns a display that writes to out.
@@ -54,7 +54,7 @@ func New(out io.Writer, style Style) *Display {
 	return &Display{out: terminal.NewWriter(out), style: style, rows: map[string]string{}}
 }
 
-// Show prints an event, unless it equals the previous one of the same name.
+// Show prints an event. A named event updates its row, and is not printed if the row does not change.
 func (d *Display) Show(event Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,7 +68,7 @@ func (d *Display) Show(event Event) {
 	}
 }
 
-// render returns an event as a line, or "" for events that are only printed as JSON.
+// render returns an event as a line, or "" for an event that is printed only as JSON.
 func (d *Display) render(event Event) string {
 	switch {
 	case d.style == JSON:
@@ -83,7 +83,7 @@ func (d *Display) render(event Event) string {
 	return line(event)
 }
 
-// Forget removes a row.
+// Forget removes the row of a deleted cluster.
 func (d *Display) Forget(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -133,7 +133,7 @@ func (d *Display) redraw() {
 	}
 }
 
-// height returns the number of terminal lines of a text.
+// height returns the number of lines that a text needs on the terminal.
 func height(text string, width int) int {
 	if width <= 0 {
 		return 1
@@ -141,7 +141,7 @@ func height(text string, width int) int {
 	return max(1, (utf8.RuneCountInString(text)+width-1)/width)
 }
 
-// erase moves the cursor to the first row and clears everything below.
+// erase moves the cursor to the first row, and clears everything from there on.
 func (d *Display) erase() {
 	if d.drawn > 0 {
 		d.out.EraseLines(d.drawn)
@@ -149,7 +149,7 @@ func (d *Display) erase() {
 	d.drawn = 0
 }
 
-// line returns a row: name, state, URL, kubeconfig.
+// line returns the row of an event: name, state, URL and kubeconfig.
 func line(event Event) string {
 	parts := []string{}
 	if event.State != "" {

@@ -1,5 +1,5 @@
-// Package proxy implements Service addresses, in place of kube-proxy: it listens on each cluster IP and forwards
-// connections to ready Pods.
+// Package proxy implements the addresses of Services, in place of kube-proxy: it listens on each cluster IP and
+// forwards connections to ready Pods.
 package proxy
 
 import (
@@ -21,16 +21,24 @@ import (
 	"quorate.dev/sandbox/endpoints"
 )
 
-// dialTimeout limits one connection attempt to a Pod; on loopback it takes microseconds.
+const (
+	// maxConnections bounds the open connections of all Services. Each has two file descriptors. Other users of the
+	// machine can connect, and could otherwise use all file descriptors of the process, with which the node starts pods.
+	maxConnections = 2048
+	// acceptRetry is the delay after an error of a listener, such as a lack of file descriptors.
+	acceptRetry = 100 * time.Millisecond
+)
+
+// dialTimeout bounds one attempt to connect to a Pod, which takes microseconds on loopback.
 const dialTimeout = time.Second
 
-// Route maps a Service address to the addresses of Pods.
+// Route maps the address of a Service to the addresses of Pods.
 type Route struct {
 	Listen   netip.AddrPort
 	Backends []netip.AddrPort
 }
 
-// Routes returns the routes of a table: one per TCP port of every Service with a cluster IP, and one per node port.
+// Routes returns the routes of all Services: one for each TCP port of a cluster IP, and one for each node port.
 func Routes(entries []endpoints.Entry, node netip.Addr) []Route {
 	var routes []Route
 	for _, entry := range entries {
@@ -64,22 +72,28 @@ func backends(entry endpoints.Entry, servicePort int32) []netip.AddrPort {
 	return result
 }
 
-// Proxy has a listener per route.
+// Proxy forwards the connections of routes. It has one listener for each route.
 type Proxy struct {
 	log logr.Logger
+	// open has an element for each open connection.
+	open chan struct{}
 
 	mu        sync.Mutex
 	listeners map[netip.AddrPort]*listener
-	refused   map[netip.AddrPort]bool // already logged
+	refused   map[netip.AddrPort]bool // addresses whose error is already logged
 	running   sync.WaitGroup
 }
 
 // New returns a proxy without routes.
 func New(log logr.Logger) *Proxy {
-	return &Proxy{log: log, listeners: map[netip.AddrPort]*listener{}, refused: map[netip.AddrPort]bool{}}
+	return &Proxy{
+		log: log, open: make(chan struct{}, maxConnections), listeners: map[netip.AddrPort]*listener{},
+		refused: map[netip.AddrPort]bool{},
+	}
 }
 
-// Run updates the routes from the table until ctx is done, and then closes listeners and connections.
+// Run keeps the routes up to date with the table, after the static ones, until ctx is done. Then it closes all
+// listeners and connections.
 func (p *Proxy) Run(ctx context.Context, table *endpoints.Table, node netip.Addr, static []Route) {
 	changed := table.Subscribe()
 	for ctx.Err() == nil {
@@ -93,8 +107,8 @@ func (p *Proxy) Run(ctx context.Context, table *endpoints.Table, node netip.Addr
 	p.running.Wait()
 }
 
-// Update replaces the routes. If two routes have the same address, the first is used. Changing the Pods of a route
-// keeps its open connections, which are closed when ctx is done.
+// Update replaces the routes. If several routes have the same address, the first is used. Connections stay open when
+// their route changes or ends; they are closed when ctx is done.
 func (p *Proxy) Update(ctx context.Context, routes []Route) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +135,7 @@ func (p *Proxy) apply(ctx context.Context, route Route) {
 			p.refuse(route.Listen, err)
 			return
 		}
-		l = &listener{socket: socket, log: p.log.WithValues("service", route.Listen.String())}
+		l = &listener{socket: socket, open: p.open, log: p.log.WithValues("service", route.Listen.String())}
 		p.listeners[route.Listen] = l
 		delete(p.refused, route.Listen)
 		p.running.Go(func() { l.accept(ctx) })
@@ -136,7 +150,7 @@ func (p *Proxy) refuse(address netip.AddrPort, err error) {
 	}
 }
 
-// Address returns the address on which the proxy listens for a Service address. It is different if the port is
+// Address returns the address on which the proxy listens for the address of a Service. The port differs if it is
 // privileged.
 func (p *Proxy) Address(service netip.AddrPort) (netip.AddrPort, bool) {
 	p.mu.Lock()
@@ -148,7 +162,7 @@ func (p *Proxy) Address(service netip.AddrPort) (netip.AddrPort, bool) {
 	return l.socket.Addr().(*net.TCPAddr).AddrPort(), true
 }
 
-// PrivilegedOffset is added to ports that require privileges: 443 becomes 10443.
+// PrivilegedOffset is added to ports on which the process is not permitted to listen: 443 becomes 10443.
 const PrivilegedOffset = 10000
 
 func listen(address netip.AddrPort) (net.Listener, error) {
@@ -161,20 +175,46 @@ func listen(address netip.AddrPort) (net.Listener, error) {
 
 type listener struct {
 	socket   net.Listener
+	open     chan struct{} // Proxy.open, which counts the open connections of all listeners
 	backends atomic.Pointer[[]netip.AddrPort]
 	next     atomic.Uint32
 	log      logr.Logger
 }
 
+// accept accepts connections until the listener is closed. It closes connections above maxConnections immediately.
 func (l *listener) accept(ctx context.Context) {
 	var connections sync.WaitGroup
 	defer connections.Wait()
 	for {
 		client, err := l.socket.Accept()
-		if err != nil {
-			return // the listener is closed
+		if errors.Is(err, net.ErrClosed) {
+			return
 		}
-		connections.Go(func() { l.forward(ctx, client) })
+		if err != nil {
+			l.log.V(1).Info("Failed to accept a connection; retrying", "err", err)
+			pause(ctx, acceptRetry)
+			continue
+		}
+		select {
+		case l.open <- struct{}{}:
+			connections.Go(func() {
+				defer func() { <-l.open }()
+				l.forward(ctx, client)
+			})
+		default:
+			l.log.V(1).Info("Closed a connection, because too many are open", "maximum", cap(l.open))
+			client.Close()
+		}
+	}
+}
+
+// pause waits for a time, or until ctx ends.
+func pause(ctx context.Context, duration time.Duration) {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -194,7 +234,7 @@ func (l *listener) forward(ctx context.Context, client net.Conn) {
 	copying.Wait()
 }
 
-// dial tries every Pod once, round-robin.
+// dial connects to a Pod. It tries all Pods once, each time beginning with the next one.
 func (l *listener) dial(ctx context.Context) net.Conn {
 	backends := *l.backends.Load()
 	dialer := net.Dialer{Timeout: dialTimeout}
@@ -210,7 +250,7 @@ func (l *listener) dial(ctx context.Context) net.Conn {
 	return nil
 }
 
-// transfer copies one direction and forwards its end of file.
+// transfer copies one direction of a connection, and forwards the end of the stream.
 func transfer(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	if err != nil {

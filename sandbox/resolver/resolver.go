@@ -1,4 +1,5 @@
-// Package resolver makes a process of the sandbox use the sandbox's DNS server, in place of /etc/resolv.conf.
+// Package resolver makes a process of the sandbox resolve names with the sandbox's DNS server instead of the servers in
+// /etc/resolv.conf.
 package resolver
 
 import (
@@ -7,7 +8,7 @@ import (
 	"os"
 )
 
-// Variable is the environment variable with the DNS server's host:port.
+// Variable is the environment variable with the address of the DNS server as host:port.
 const Variable = "QUORATE_RESOLVER"
 
 // Use makes the process resolve all names with the DNS server at address. An empty address changes nothing.
@@ -22,5 +23,5 @@ func Use(address string) {
 	}
 }
 
-// FromEnvironment calls Use with the address in the environment variable.
+// FromEnvironment calls Use with the address in the environment variable Variable.
 func FromEnvironment() { Use(os.Getenv(Variable)) }

@@ -1,5 +1,5 @@
-// Package source resolves the references of containers and volumes to fields of their Pod, resource limits, Secrets and
-// ConfigMaps.
+// Package source resolves the references in containers and volumes of a Pod: to fields of the Pod, to resource requests
+// and limits, and to Secrets and ConfigMaps.
 package source
 
 import (
@@ -16,16 +16,16 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 )
 
-// Objects looks up Secrets and ConfigMaps.
+// Objects provides Secrets and ConfigMaps.
 type Objects struct {
 	Secrets    corelisters.SecretLister
 	ConfigMaps corelisters.ConfigMapLister
 }
 
-// ErrNoKey is returned if an object exists but does not contain the key.
+// ErrNoKey is returned if an object exists but does not have the key.
 var ErrNoKey = errors.New("no such key")
 
-// SecretKey returns one value of a Secret.
+// SecretKey returns the value of a key of a Secret.
 func (o Objects) SecretKey(namespace, name, key string) ([]byte, error) {
 	secret, err := o.Secrets.Secrets(namespace).Get(name)
 	if err != nil {
@@ -38,7 +38,7 @@ func (o Objects) SecretKey(namespace, name, key string) ([]byte, error) {
 	return value, nil
 }
 
-// ConfigMapKey returns one value of a ConfigMap.
+// ConfigMapKey returns the value of a key of a ConfigMap.
 func (o Objects) ConfigMapKey(namespace, name, key string) ([]byte, error) {
 	configMap, err := o.ConfigMaps.ConfigMaps(namespace).Get(name)
 	if err != nil {
@@ -53,7 +53,7 @@ func (o Objects) ConfigMapKey(namespace, name, key string) ([]byte, error) {
 	return nil, fmt.Errorf("%w: %q in configmap %s/%s", ErrNoKey, key, namespace, name)
 }
 
-// Field returns the value of a fieldRef.
+// Field returns the value of a Pod's field that a fieldRef selects.
 func Field(pod *corev1.Pod, path string) (string, error) {
 	if name, key, ok := subscript(path); ok {
 		switch name {
@@ -87,7 +87,7 @@ func Field(pod *corev1.Pod, path string) (string, error) {
 	return "", fmt.Errorf("unsupported field path %q", path)
 }
 
-// subscript splits "metadata.labels['key']".
+// subscript splits a field path such as "metadata.labels['key']" into field and key.
 func subscript(path string) (name, key string, ok bool) {
 	name, rest, ok := strings.Cut(path, "['")
 	if !ok {
@@ -105,10 +105,13 @@ func formatMap(values map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Resource returns the value of a resourceFieldRef: a request or limit, divided by the divisor and rounded up.
+// Resource returns the value of a resourceFieldRef: a container's request or limit, divided by the divisor and rounded
+// up.
 func Resource(pod *corev1.Pod, container *corev1.Container, reference *corev1.ResourceFieldSelector) (string, error) {
 	if reference.ContainerName != "" {
-		index := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == reference.ContainerName })
+		index := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+			return c.Name == reference.ContainerName
+		})
 		if index < 0 {
 			return "", fmt.Errorf("no container %q", reference.ContainerName)
 		}

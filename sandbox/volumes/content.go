@@ -1,4 +1,4 @@
-// Package volumes manages the volumes of Pods as folders of this machine.
+// Package volumes manages the volumes of Pods, which are folders of this machine.
 package volumes
 
 import (
@@ -25,15 +25,15 @@ type File struct {
 	Mode int32
 }
 
-// Content maps slash-separated paths below the volume to files.
+// Content is the content of a volume: files by slash-separated path.
 type Content map[string]File
 
-// Tokens issues service account tokens to Pods.
+// Tokens issues service-account tokens to Pods.
 type Tokens interface {
 	Token(ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection) (string, error)
 }
 
-// Render returns the content of a volume whose files come from API objects.
+// Render returns the content of a volume that consists of API objects.
 func Render(
 	ctx context.Context, pod *corev1.Pod, volume corev1.VolumeSource, objects source.Objects, tokens Tokens,
 ) (Content, error) {
@@ -116,7 +116,7 @@ func (r renderer) configMap(projection *corev1.ConfigMapProjection, mode int32) 
 	return pick(data, projection.Items, mode, projection.Optional, "configmap "+projection.Name)
 }
 
-// missing returns an empty volume for an optional object that does not exist.
+// missing returns an empty volume if an optional object does not exist, and the error otherwise.
 func missing(err error, optional *bool) (Content, error) {
 	if apierrors.IsNotFound(err) && ptr.Deref(optional, false) {
 		return Content{}, nil
@@ -124,7 +124,7 @@ func missing(err error, optional *bool) (Content, error) {
 	return nil, err
 }
 
-// pick returns all keys, or those in items at their paths.
+// pick returns the files for the keys of an object: all keys, or only the keys in items at the items' paths.
 func pick(data map[string][]byte, items []corev1.KeyToPath, mode int32, optional *bool, what string) (Content, error) {
 	content := Content{}
 	if len(items) == 0 {
@@ -163,10 +163,10 @@ func downward(pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, mode int32)
 	return content, nil
 }
 
-// Paths returns the sorted paths of the files.
+// Paths returns the paths of the files, sorted.
 func (c Content) Paths() []string { return slices.SortedFunc(maps.Keys(c), cmp.Compare[string]) }
 
-// Equal reports whether two contents are the same.
+// Equal reports whether two contents have the same files with the same modes.
 func (c Content) Equal(other Content) bool {
 	return maps.EqualFunc(c, other, func(a, b File) bool { return a.Mode == b.Mode && string(a.Data) == string(b.Data) })
 }

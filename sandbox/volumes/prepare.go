@@ -12,7 +12,7 @@ import (
 	"quorate.dev/sandbox/source"
 )
 
-// Source provides the API objects that volumes refer to.
+// Source provides the API objects to which volumes refer.
 type Source struct {
 	Objects source.Objects
 	Claims  corelisters.PersistentVolumeClaimLister
@@ -20,26 +20,27 @@ type Source struct {
 	Tokens  Tokens
 }
 
-// Folders are the volumes of one Pod.
+// Folders are the folders of one Pod's volumes.
 type Folders struct {
 	root    string // folder of the Pod
 	source  Source
-	paths   map[string]string // by volume name
+	paths   map[string]string // by name of the volume
 	written map[string]Content
 }
 
-// NewFolders returns the volumes of a Pod with the folder root.
+// NewFolders returns the Folders of a Pod whose folder is root.
 func NewFolders(root string, source Source) *Folders {
 	return &Folders{root: root, source: source, paths: map[string]string{}, written: map[string]Content{}}
 }
 
-// Path returns the folder of a prepared volume.
+// Path returns the folder of a volume, and false if the volume is not prepared.
 func (f *Folders) Path(volume string) (string, bool) {
 	path, ok := f.paths[volume]
 	return path, ok
 }
 
-// Prepare creates all volumes of the Pod and updates those whose API objects have changed. It is idempotent.
+// Prepare creates the folders of all volumes of the Pod, and updates those whose API objects have changed. It is
+// idempotent.
 func (f *Folders) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	for _, volume := range pod.Spec.Volumes {
 		path, err := f.prepare(ctx, pod, volume)
@@ -60,7 +61,7 @@ func (f *Folders) prepare(ctx context.Context, pod *corev1.Pod, volume corev1.Vo
 		return existing(volume.HostPath.Path)
 	case volume.PersistentVolumeClaim != nil:
 		if path, ok := f.paths[volume.Name]; ok {
-			return path, nil // a mounted claim does not change
+			return path, nil // the volume of a mounted claim does not change
 		}
 		return f.claimed(pod.Namespace, volume.PersistentVolumeClaim.ClaimName)
 	case volume.Secret != nil, volume.ConfigMap != nil, volume.DownwardAPI != nil, volume.Projected != nil:
@@ -84,8 +85,8 @@ func (f *Folders) render(ctx context.Context, pod *corev1.Pod, volume corev1.Vol
 	return nil
 }
 
-// claimed returns the folder of a claim's volume. It does not recreate a missing folder, because the Pod must not
-// start without its data.
+// claimed returns the folder of a claim's volume. It does not create a missing folder: without its data, the Pod must
+// not start.
 func (f *Folders) claimed(namespace, name string) (string, error) {
 	claim, err := f.source.Claims.PersistentVolumeClaims(namespace).Get(name)
 	if err != nil {

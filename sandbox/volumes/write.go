@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Names of the kubelet's AtomicWriter. Programs watch ..data for changes of a volume.
+// Names that the kubelet's AtomicWriter uses. Programs watch ..data for changes of a volume.
 const (
 	dataLink = "..data"
 	tempLink = "..data_tmp"
@@ -17,7 +17,7 @@ const (
 )
 
 // Write replaces the content of a folder atomically, like the kubelet's AtomicWriter: it writes the files into a new
-// folder and then replaces the symlink ..data, which the symlinks of all top-level names point through.
+// folder, and then replaces the symlink ..data. The top-level names in the folder are symlinks through ..data.
 func Write(folder string, content Content) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -47,7 +47,7 @@ func Write(folder string, content Content) error {
 	return nil
 }
 
-// fill writes the files into a new folder and returns its name.
+// fill writes the files into a new folder, and returns the name of the new folder.
 func fill(folder string, content Content) (string, error) {
 	fresh, err := os.MkdirTemp(folder, reserved+"content-")
 	if err != nil {
@@ -82,7 +82,7 @@ func turn(folder, target string) error {
 	return os.Rename(temporary, filepath.Join(folder, dataLink))
 }
 
-// link creates and removes the symlinks of top-level names to match content.
+// link makes the symlinks in a folder match the top-level names of content.
 func link(folder string, content Content) error {
 	wanted := map[string]bool{}
 	for path := range content {

@@ -15,7 +15,7 @@ import (
 func (r *release) bom(p platform) ([]byte, error) {
 	info, err := buildinfo.ReadFile(filepath.Join(p.directory, "quorate"))
 	if err != nil {
-		return nil, fmt.Errorf("reading the modules of quorate: %w", err)
+		return nil, fmt.Errorf("read the modules of quorate: %w", err)
 	}
 	bom := cyclonedx.NewBOM()
 	main := component(info.Main.Path, "v"+r.version)

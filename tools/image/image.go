@@ -70,20 +70,25 @@ func (r *release) image(p platform) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(r.output, fmt.Sprintf("quorate-%s-%s.cdx.json", p.os, p.architecture)), bom, 0o644); err != nil {
+	if err := os.WriteFile(
+		filepath.Join(r.output, fmt.Sprintf("quorate-%s-%s.cdx.json", p.os, p.architecture)), bom, 0o644,
+	); err != nil {
 		return nil, err
 	}
 	content, err := r.content(p, bom)
 	if err != nil {
 		return nil, err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil },
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content)), nil
+	},
 		tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return nil, err
 	}
-	image, err := mutate.Append(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON),
-		mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: r.created}, CreatedBy: "tools/image"}})
+	image, err :=
+		mutate.Append(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON),
+			mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: r.created}, CreatedBy: "tools/image"}})
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +98,9 @@ func (r *release) image(p platform) (v1.Image, error) {
 	}
 	file = file.DeepCopy()
 	file.OS, file.Architecture, file.Created = p.os, p.architecture, v1.Time{Time: r.created}
-	file.Config = v1.Config{Entrypoint: []string{"/quorate"}, User: "65532:65532", Env: []string{"PATH=/"}, Labels: r.labels()}
+	file.Config = v1.Config{
+		Entrypoint: []string{"/quorate"}, User: "65532:65532", Env: []string{"PATH=/"}, Labels: r.labels(),
+	}
 	return mutate.ConfigFile(image, file)
 }
 
@@ -116,7 +123,9 @@ func (r *release) content(p platform, bom []byte) ([]byte, error) {
 	var archive bytes.Buffer
 	writer := tar.NewWriter(&archive)
 	add := func(name string, mode int64, data []byte) error {
-		header := &tar.Header{Name: name, Mode: mode, Size: int64(len(data)), ModTime: r.created, Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+		header := &tar.Header{
+			Name: name, Mode: mode, Size: int64(len(data)), ModTime: r.created, Typeflag: tar.TypeReg, Format: tar.FormatPAX,
+		}
 		if name[len(name)-1] == '/' {
 			header.Typeflag = tar.TypeDir
 		}

@@ -1,5 +1,5 @@
-// Command image writes a container image for several platforms as an OCI layout, and a CycloneDX SBOM of each binary, without
-// a container engine:
+// Command image writes a container image for several platforms as an OCI layout, and a CycloneDX SBOM of each binary,
+// without a container engine:
 //
 //	go run -C tools/image . -output DIRECTORY -version 0.1.0 -revision COMMIT -created RFC3339 linux/amd64=DIRECTORY ...
 //
@@ -16,7 +16,8 @@ import (
 
 func main() {
 	var r release
-	flag.StringVar(&r.output, "output", "", "Directory to write: image/ is the OCI layout, and there is an SBOM for each platform.")
+	flag.StringVar(&r.output, "output", "",
+		"Directory to write: image/ is the OCI layout, and there is an SBOM for each platform.")
 	flag.StringVar(&r.name, "name", "quorate", "Name of the image, without the tag.")
 	flag.StringVar(&r.version, "version", "", "Version, without v.")
 	flag.StringVar(&r.revision, "revision", "", "Commit.")

@@ -9,8 +9,8 @@ import (
 	"quorate.dev/apiserver/builtin/certificates"
 )
 
-// CertificateRequests counts certificates when their requests are updated with one. It is a Reserver for Commit, and
-// reserves nothing.
+// CertificateRequests counts the certificates that are issued by updates of CertificateSigningRequests. It implements
+// admission.Reserver for the sake of Commit and reserves nothing.
 type CertificateRequests struct {
 	Metrics *certificates.Metrics
 }

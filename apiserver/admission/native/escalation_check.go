@@ -8,8 +8,8 @@ import (
 )
 
 // EscalationCheck rejects writes of RBAC roles and bindings that would grant permissions which the user does not have,
-// as kube-apiserver's policybased storages do. The server's own writes are allowed, with its user, which is in
-// system:masters, or without a user.
+// as kube-apiserver's policybased storages do. The server's own writes are allowed: their user is in system:masters, or
+// they have no user.
 type EscalationCheck struct {
 	Guard rbac.Guard
 }

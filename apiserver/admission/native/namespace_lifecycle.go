@@ -1,7 +1,7 @@
-// Package native has the admission plugins and reservers that are implemented here. All other plugins are upstream's,
-// which package plugins creates. A plugin is native if it replaces one of upstream's (NamespaceLifecycle, which reads
-// storage instead of waiting for the cache), or does what kube-apiserver's storage does outside admission
-// (EscalationCheck, ServiceAddresses, CertificateRequests).
+// Package native has the admission plugins and reservers that are implemented in this project. Package plugins creates
+// all other plugins, which are upstream's. A native plugin either replaces a plugin of upstream (NamespaceLifecycle),
+// or does at admission time what kube-apiserver's storage does for a kind (EscalationCheck, ServiceAddresses,
+// CertificateRequests).
 package native
 
 import (
@@ -26,8 +26,8 @@ import (
 var namespaces = schema.GroupResource{Resource: "namespaces"}
 
 // NamespaceLifecycle rejects writes in namespaces that do not exist, creates in terminating namespaces, and deletions
-// of protected namespaces. Upstream's plugin waits for its cache to see a new namespace; this one reads storage at
-// once.
+// of protected namespaces. If its cache lacks a namespace, it reads the namespace from storage immediately; upstream's
+// plugin first waits for the cache to observe it.
 type NamespaceLifecycle struct {
 	Namespaces corelisters.NamespaceLister
 	// Get reads the stored namespace. The client sees its errors.
@@ -35,7 +35,8 @@ type NamespaceLifecycle struct {
 	Clock clock.PassiveClock
 
 	mu sync.Mutex
-	// staleUntil has the namespaces deleted through this server. Until the time the cache may still have them as active.
+	// staleUntil has the namespaces deleted through this server. Until the given time the cache may lag and list them
+	// as active, so that active reads storage.
 	staleUntil map[string]time.Time
 }
 
@@ -99,7 +100,7 @@ func (l *NamespaceLifecycle) active(ctx context.Context, name string) (bool, err
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, apierrors.NewInternalError(err)
 	}
-	// The cache may lag behind the creation or deletion.
+	// The cache may lag behind the creation or deletion of the namespace.
 	stored, err := l.Get(ctx, name)
 	if err != nil {
 		return false, err

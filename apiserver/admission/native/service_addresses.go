@@ -23,8 +23,9 @@ var services = schema.GroupResource{Resource: "services"}
 // Allocates implements admission.Reserver.
 func (ServiceAddresses) Allocates(of schema.GroupResource) bool { return of == services }
 
-// concerns reports whether a write can change what a Service holds: any write except of a subresource, and every
-// deletion, which an update of the status may complete by removing the last finalizer.
+// concerns reports whether a write can change the addresses and ports of a Service: any write of the Service itself,
+// and any deletion. A deletion may have a subresource: an update of the status that removes the last finalizer deletes
+// the object.
 func (ServiceAddresses) concerns(a *admission.Attributes) bool {
 	return a.Definition.GroupResource() == services && (a.Subresource == "" || a.Operation == admission.Delete)
 }

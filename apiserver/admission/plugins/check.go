@@ -13,8 +13,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/security/podsecurity"
 )
 
-// Check returns an error if a plugin does not accept its configuration in a file. The plugins are not used. Files that the
-// file names must exist: without one, upstream's loader ends the process.
+// Check returns an error if an enabled plugin rejects its configuration in the file. It creates the plugins and
+// discards them. Files that the configuration names must exist: without one, upstream's loader exits the process.
 func Check(selection Selection, file string) error {
 	names, err := Enabled(selection)
 	if err != nil || file == "" {
@@ -28,7 +28,7 @@ func Check(selection Selection, file string) error {
 	if err != nil {
 		return fmt.Errorf("failed to read plugin config: %w", err)
 	}
-	client, err := kubernetes.NewForConfig(&rest.Config{}) // is not used
+	client, err := kubernetes.NewForConfig(&rest.Config{}) // never sends requests
 	if err != nil {
 		return fmt.Errorf("create a client: %w", err)
 	}
@@ -49,8 +49,10 @@ func Check(selection Selection, file string) error {
 	return nil
 }
 
-// creation records that a plugin was created from its configuration. What the plugin needs besides is not provided, so
-// that InitPlugin then fails, except for PodSecurity, which validates its configuration last.
+// creation is a PluginInitializer that records when a plugin has been created, which means that it accepted its
+// configuration. It provides no other dependencies, so that the validation in InitPlugin fails afterwards. PodSecurity
+// is the exception: it validates its configuration at the end of that validation, and creation provides all of its
+// dependencies.
 type creation struct {
 	client   kubernetes.Interface
 	accepted bool

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// place is a plugin in the order of admission.
+// place is the place of a plugin in the order of admission.
 type place struct {
 	name string
-	on   bool // whether it is enabled by default
+	on   bool // enabled by default
 }
 
-// order is kube-apiserver's: first the mutators of all plugins in this order, then the validators.
+// order is kube-apiserver's order of plugins. All mutators run in this order first, then all validators.
 var order = []place{
 	{"AlwaysAdmit", false},
 	{"NamespaceAutoProvision", false},
@@ -59,7 +59,7 @@ var order = []place{
 	{"AlwaysDeny", false},
 }
 
-// Plugins that New does not create.
+// These are the names of plugins that New does not create.
 const (
 	NamespaceLifecycle         = "NamespaceLifecycle"
 	MutatingAdmissionPolicy    = "MutatingAdmissionPolicy"
@@ -68,22 +68,23 @@ const (
 	ValidatingAdmissionWebhook = "ValidatingAdmissionWebhook"
 )
 
-// OfExtensions are the plugins of an extension server. The others concern built-in kinds, or change objects of the host.
+// OfExtensions has the plugins of an extension server. The other plugins concern built-in kinds, or change objects of
+// the host.
 var OfExtensions = []string{
 	NamespaceLifecycle, "OwnerReferencesPermissionEnforcement",
 	MutatingAdmissionPolicy, MutatingAdmissionWebhook, ValidatingAdmissionPolicy, ValidatingAdmissionWebhook,
 }
 
-// Selection has the values of --enable-admission-plugins, --disable-admission-plugins and --admission-control, which
-// names all enabled plugins. Nil means that a flag was not set.
+// Selection has the values of --enable-admission-plugins, --disable-admission-plugins and --admission-control. A nil
+// value means that the flag is not set. --admission-control, if set, names all enabled plugins.
 type Selection struct {
 	Enable, Disable []string
 	Control         []string
-	// Of are the plugins that the server has; nil: all.
+	// Of has the plugins that this kind of server can have; nil: all plugins.
 	Of []string
 }
 
-// Enabled returns the names of the enabled plugins in order. The errors are kube-apiserver's.
+// Enabled returns the names of the enabled plugins in order. Errors have kube-apiserver's texts.
 func Enabled(selection Selection) ([]string, error) {
 	if err := validate(selection); err != nil {
 		return nil, err
@@ -97,7 +98,7 @@ func Enabled(selection Selection) ([]string, error) {
 	return names, nil
 }
 
-// has reports whether the server has a plugin.
+// has reports whether this kind of server can have a plugin.
 func (s Selection) has(p place) bool { return s.Of == nil || slices.Contains(s.Of, p.name) }
 
 func (s Selection) enables(p place) bool {
@@ -110,7 +111,8 @@ func (s Selection) enables(p place) bool {
 func validate(s Selection) error {
 	var errs []error
 	if s.Control != nil && (s.Enable != nil || s.Disable != nil) {
-		errs = append(errs, errors.New("admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive"))
+		errs = append(errs,
+			errors.New("admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive"))
 	}
 	known := map[string]bool{}
 	for _, p := range order {
@@ -127,7 +129,8 @@ func validate(s Selection) error {
 		}
 	}
 	if both := overlap(s.Enable, s.Disable); len(both) > 0 {
-		errs = append(errs, fmt.Errorf("[%s] in enable-admission-plugins and disable-admission-plugins overlapped", strings.Join(both, " ")))
+		errs = append(errs,
+			fmt.Errorf("[%s] in enable-admission-plugins and disable-admission-plugins overlapped", strings.Join(both, " ")))
 	}
 	return errors.Join(errs...)
 }

@@ -1,5 +1,5 @@
-// Package plugins creates upstream's admission plugins: their order, which are enabled, and what they are initialized
-// with.
+// Package plugins creates upstream's admission plugins. It defines their order and which of them are enabled, and
+// initializes them.
 package plugins
 
 import (
@@ -45,7 +45,6 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/eventratelimit"
 	"k8s.io/kubernetes/plugin/pkg/admission/extendedresourcetoleration"
 	"k8s.io/kubernetes/plugin/pkg/admission/gc"
-	"k8s.io/kubernetes/plugin/pkg/admission/imagepolicy"
 	"k8s.io/kubernetes/plugin/pkg/admission/job"
 	"k8s.io/kubernetes/plugin/pkg/admission/limitranger"
 	"k8s.io/kubernetes/plugin/pkg/admission/namespace/autoprovision"
@@ -77,15 +76,16 @@ type Options struct {
 	ConfigFile string
 
 	Client kubernetes.Interface
-	// Parameters has informers of all kinds that policies may have as parameters.
+	// Parameters has informers of all kinds that can be parameters of policies.
 	Parameters informers.SharedInformerFactory
-	// Dynamic is required by the policies' plugins, but not used: Parameters has every resource.
+	// Dynamic is required by the plugins of policies, but not used, because Parameters has informers of all resources.
 	Dynamic dynamic.Interface
-	// OpenAPI has the schemas of the objects that policies mutate.
+	// OpenAPI has the schemas of the objects that mutating policies apply configurations to.
 	OpenAPI openapi.Client
-	// Services finds the addresses of webhooks that are Services.
+	// Services resolves the addresses of webhooks that are Services.
 	Services webhook.ServiceResolver
-	// Authentication wraps the credentials for webhooks of ConfigFile.
+	// Authentication provides the credentials for webhooks, including those in the kubeconfig files that ConfigFile
+	// names.
 	Authentication webhook.AuthenticationInfoResolverWrapper
 
 	Informers  informers.SharedInformerFactory
@@ -97,15 +97,16 @@ type Options struct {
 	Stopped <-chan struct{}
 }
 
-// Plugin is an enabled plugin. Upstream is nil if the plugin is not one that New creates.
+// Plugin is an enabled plugin. Upstream is nil if New does not create the plugin (notMade).
 type Plugin struct {
 	Name     string
 	Upstream admission.Interface
-	// Rules say what the plugin's configurations may select; nil: the plugin has none.
+	// Rules describes which writes the plugin's configurations may select; nil: the plugin has no configurations with
+	// rules.
 	Rules *RuleIndex
 }
 
-// notMade are in the order but created elsewhere.
+// notMade has the plugins that are in the order, but which New does not create. Package native implements them.
 var notMade = []string{NamespaceLifecycle}
 
 // New creates the enabled plugins in order.
@@ -149,7 +150,9 @@ func New(options Options) ([]Plugin, error) {
 
 func configScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{apiserverapi.AddToScheme, apiserverv1alpha1.AddToScheme, apiserverv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		apiserverapi.AddToScheme, apiserverv1alpha1.AddToScheme, apiserverv1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("build the scheme of the admission configuration: %w", err)
 		}
@@ -169,13 +172,14 @@ func SetDefaultTolerations(notReadySeconds, unreachableSeconds int64) error {
 	return flags.Set("default-unreachable-toleration-seconds", strconv.FormatInt(unreachableSeconds, 10))
 }
 
-// resourceQuota is the only plugin that is initialized with evaluators, which follow the resources that they count.
+// resourceQuota is the name of the only plugin that needs quota evaluators. The evaluators have informers of the
+// resources that they count.
 const resourceQuota = "ResourceQuota"
 
 func initializersOf(options Options, quota bool) (admission.PluginInitializers, error) {
 	all := admission.PluginInitializers{
-		initializer.New(options.Client, options.Dynamic, options.Informers, options.Authorizer, utilfeature.DefaultFeatureGate,
-			compatibility.DefaultBuildEffectiveVersion(), options.Stopped, options.Mapper),
+		initializer.New(options.Client, options.Dynamic, options.Informers, options.Authorizer,
+			utilfeature.DefaultFeatureGate, compatibility.DefaultBuildEffectiveVersion(), options.Stopped, options.Mapper),
 		webhookinitializer.NewPluginInitializer(options.Authentication, options.Services),
 		policies{options},
 	}
@@ -189,7 +193,8 @@ func initializersOf(options Options, quota bool) (admission.PluginInitializers, 
 	return append(all, evaluators), nil
 }
 
-// rulesFor follows the configurations of a plugin; nil if it has none.
+// rulesFor returns an index of the rules of a plugin's configurations, updated by an informer. It returns nil if the
+// plugin has no configurations.
 func rulesFor(plugin string, informers informers.SharedInformerFactory) (*RuleIndex, error) {
 	configurations := informers.Admissionregistration().V1()
 	var informer cache.SharedIndexInformer
@@ -219,7 +224,7 @@ func upstream() *admission.Plugins {
 		admit.Register, alwayspullimages.Register, antiaffinity.Register, approval.Register, autoprovision.Register,
 		ctbattest.Register, defaultingressclass.Register, defaulttolerationseconds.Register, deny.Register,
 		denyserviceexternalips.Register, eventratelimit.Register, exists.Register, extendedresourcetoleration.Register,
-		gc.Register, imagepolicy.Register, job.Register, limitranger.Register, nodedeclaredfeatures.Register,
+		gc.Register, registerImagePolicy, job.Register, limitranger.Register, nodedeclaredfeatures.Register,
 		noderestriction.Register, nodetaint.Register, podgroup.Register, podgroupprotection.Register,
 		podnodeselector.Register, podresize.Register, podsecurity.Register, podtolerationrestriction.Register,
 		podtopologylabels.Register, priority.Register, resize.Register, resourcequota.Register, runtimeclass.Register,

@@ -10,8 +10,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 )
 
-// policies passes to the plugins of policies the resources that they never evaluate, the informers of all kinds and the
-// schemas.
+// policies initializes the plugins of policies with the resources that policies never evaluate, the informers of
+// parameters, and the schemas.
 type policies struct{ options Options }
 
 // Initialize implements admission.PluginInitializer.
@@ -27,7 +27,8 @@ func (p policies) Initialize(plugin admission.Interface) {
 	}
 }
 
-// schemaClient is a client with another OpenAPI client, which upstream's type converters poll.
+// schemaClient is a kubernetes.Interface with another OpenAPI client, from which upstream's type converters fetch
+// schemas periodically.
 type schemaClient struct {
 	kubernetes.Interface
 	schemas openapi.Client

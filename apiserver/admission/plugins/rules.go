@@ -12,9 +12,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// RuleIndex says which writes the rules of all configurations of a kind may select: those of webhooks, or the match
-// constraints of policies. It ignores everything else that narrows a rule, so that a write that it does not select can
-// skip upstream's dispatcher, which looks at each configuration and copies the object.
+// RuleIndex holds the rules of all configurations of one kind: the rules of webhooks, or the match constraints of
+// policies. It decides whether a write may be selected, from operation, group and resource alone; it ignores selectors,
+// match conditions and exclusions. A write that it does not select skips upstream's dispatcher, which looks at each
+// configuration and copies the object.
 type RuleIndex struct {
 	informer cache.SharedIndexInformer
 	rulesOf  func(object any) []admissionregistrationv1.RuleWithOperations
@@ -25,7 +26,7 @@ type RuleIndex struct {
 	targets atomic.Pointer[targets]
 }
 
-// targets are what rules select: operations by group and resource. "*" means all.
+// targets has the operations that rules select, by API group, resource and subresource. "*" means all groups.
 type targets map[string]selectedTargets
 
 type selectedTargets map[target]operations
@@ -54,8 +55,12 @@ func operationsOf(name string) operations {
 	return 0
 }
 
-func newRuleIndex(informer cache.SharedIndexInformer, rulesOf func(any) []admissionregistrationv1.RuleWithOperations) (*RuleIndex, error) {
-	i := &RuleIndex{informer: informer, rulesOf: rulesOf, rules: map[types.UID][]admissionregistrationv1.RuleWithOperations{}}
+func newRuleIndex(
+	informer cache.SharedIndexInformer, rulesOf func(any) []admissionregistrationv1.RuleWithOperations,
+) (*RuleIndex, error) {
+	i := &RuleIndex{
+		informer: informer, rulesOf: rulesOf, rules: map[types.UID][]admissionregistrationv1.RuleWithOperations{},
+	}
 	i.targets.Store(&targets{})
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    i.set,
@@ -121,7 +126,7 @@ func (t targets) add(rule admissionregistrationv1.RuleWithOperations) {
 	}
 }
 
-// MaySelect implements admission.Selector. It is true as long as the configurations are not known.
+// MaySelect implements admission.Rules. It returns true until the informer has synced.
 func (i *RuleIndex) MaySelect(operation string, resource schema.GroupResource, subresource string) bool {
 	if !i.synced() {
 		return true
@@ -131,7 +136,7 @@ func (i *RuleIndex) MaySelect(operation string, resource schema.GroupResource, s
 		all[wildcard].selects(wanted, resource.Resource, subresource)
 }
 
-// selects reports whether a rule selects one of the operations.
+// selects reports whether a rule selects at least one operation in wanted of the resource and subresource.
 func (t selectedTargets) selects(wanted operations, resource, subresource string) bool {
 	if len(t) == 0 {
 		return false
@@ -140,7 +145,7 @@ func (t selectedTargets) selects(wanted operations, resource, subresource string
 		t[target{wildcard, subresource}]|t[target{wildcard, wildcard}])&wanted != 0
 }
 
-// everything is what a policy without rules selects.
+// everything is the rule for policies without match constraints, which select all writes.
 var everything = []admissionregistrationv1.RuleWithOperations{{
 	Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
 	Rule:       admissionregistrationv1.Rule{APIGroups: []string{wildcard}, Resources: []string{"*/*"}},
@@ -168,7 +173,9 @@ func rulesOfValidatingPolicy(object any) []admissionregistrationv1.RuleWithOpera
 	return rulesOfConstraints(object.(*admissionregistrationv1.ValidatingAdmissionPolicy).Spec.MatchConstraints)
 }
 
-func rulesOfConstraints(constraints *admissionregistrationv1.MatchResources) (rules []admissionregistrationv1.RuleWithOperations) {
+func rulesOfConstraints(
+	constraints *admissionregistrationv1.MatchResources,
+) (rules []admissionregistrationv1.RuleWithOperations) {
 	if constraints == nil || len(constraints.ResourceRules) == 0 {
 		return everything
 	}

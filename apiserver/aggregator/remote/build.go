@@ -10,7 +10,7 @@ import (
 	"quorate.dev/apiserver/builtin/priority"
 )
 
-// Current returns the current Set, built by the first call after a change.
+// Current returns the current Set. The first call after a change builds it.
 func (c *Controller) Current() *Set {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -21,8 +21,10 @@ func (c *Controller) Current() *Set {
 	return c.current
 }
 
-// build returns nil if there are no extension API servers, and nothing else differs from the defaults. The caller holds
-// c.lock.
+// build returns a new Set, nil if there are no extension API servers and nothing else differs from the defaults. The
+// caller holds c.lock. Remote is sorted by the priority of the group, then by the name of the APIService. That is the
+// order in which kube-aggregator merges OpenAPI documents: within a group, its byPriority compares the priority of a
+// version with itself.
 func (c *Controller) build() *Set {
 	set := &Set{Local: map[schema.GroupVersion]priority.Priority{}, Removed: map[schema.GroupVersion]bool{}}
 	for gv := range c.removed {
@@ -49,10 +51,13 @@ func (c *Controller) build() *Set {
 	return set
 }
 
-// remote returns the documents of one APIService.
+// remote returns the documents of one APIService of the server. Without discovery, the group version is listed as stale
+// and without resources, so that clients know that it exists.
 func (s *server) remote(service *APIService) *Documents {
 	gv := service.GroupVersion
-	r := &Documents{GroupVersion: gv, Priority: service.Priority, V2: s.v2.versions[gv], Converted: s.v3.missing, V3: map[string]string{}}
+	r := &Documents{
+		GroupVersion: gv, Priority: service.Priority, V2: s.v2.versions[gv], Converted: s.v3.missing, V3: map[string]string{},
+	}
 	for _, path := range []string{"apis/" + gv.Group, "apis/" + gv.Group + "/" + gv.Version} {
 		if url, ok := s.v3.paths[path]; ok {
 			r.V3[path] = url

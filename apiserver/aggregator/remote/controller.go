@@ -17,44 +17,53 @@ import (
 	"quorate.dev/apiserver/builtin/priority"
 )
 
-// Controller downloads documents and builds the Set. Each replica runs one.
+// Controller downloads documents of extension API servers and builds the Set. Each replica runs one. All methods are
+// safe for concurrent use.
 type Controller struct {
-	decoder                   decoder
-	discovery, v2, v3         *poll
-	started, known, completed chan struct{} // completed is closed with lock held
-	parsing                   sync.Mutex    // one OpenAPI version 2 document at a time, for its memory
+	decoder           decoder
+	discovery, v2, v3 *poll
+	// started is closed when the first APIService of an extension API server is observed. known is closed by Known.
+	// completed is closed, with lock held, when pending becomes nil.
+	started, known, completed chan struct{}
+	// parsing is held while an OpenAPI version 2 document is parsed, because the decoded form of a document takes much
+	// memory: at most one decoded document is in memory. parsing is never held together with lock.
+	parsing sync.Mutex
 
-	lock     sync.Mutex // guards the fields below; not held during downloads
+	// lock guards the fields below, including the servers. It is not held during downloads, and acquired before
+	// poll.mu.
+	lock     sync.Mutex
 	services map[string]*APIService
 	servers  map[Server]*server
-	// removed are deleted built-in APIServices.
+	// removed has the built-in group versions whose APIService was deleted.
 	removed map[schema.GroupVersion]bool
 	current *Set
-	// changed is set if current is older than the fields above.
+	// changed is set if current is older than the other fields.
 	changed bool
-	// pending are servers whose discovery has not been attempted since they are known. It is nil when all existing
-	// servers were attempted once.
+	// pending has the servers whose discovery has not been attempted since they became known. It is nil once all
+	// servers that existed at the start have been attempted.
 	pending sets.Set[Server]
 }
 
-// server is what is known about one extension API server.
+// server has the APIServices and documents of one extension API server.
 type server struct {
 	services map[string]*APIService // by name
 
-	discovered   sets.Set[schema.GroupVersion] // requested in the last successful download
+	// discovered has the group versions that the last successful download of discovery requested.
+	discovered   sets.Set[schema.GroupVersion]
 	discoveryTag string
-	versions     map[schema.GroupVersion]discoveryv2.APIVersionDiscovery // with freshness
+	versions     map[schema.GroupVersion]discoveryv2.APIVersionDiscovery // last valid discovery, with its freshness
 
+	// v2Requested has the group versions that the last successful download of the version 2 document was for.
 	v2Requested sets.Set[schema.GroupVersion]
 	v2          serverV2
 
 	v3 serverV3
 }
 
-// errForget ends the downloads from a server without APIServices.
+// errForget ends the downloads from a server that has no APIServices any more.
 var errForget = errors.New("the server has no more APIServices")
 
-// New returns a controller. Run runs it.
+// New returns a controller. Its Run methods download the documents.
 func New(clock clock.WithTicker, logger logr.Logger) (*Controller, error) {
 	decoder, err := newDecoder()
 	if err != nil {
@@ -71,7 +80,8 @@ func New(clock clock.WithTicker, logger logr.Logger) (*Controller, error) {
 	return c, nil
 }
 
-// Known marks all APIServices that existed at the start as observed. It must be called once.
+// Known tells the controller that Observe has been called for all APIServices that existed at the start. It must be
+// called once.
 func (c *Controller) Known() {
 	close(c.known)
 	c.lock.Lock()
@@ -79,11 +89,11 @@ func (c *Controller) Known() {
 	c.complete()
 }
 
-// Completed returns a channel that is closed when discovery was requested from every extension API server that existed
-// at the start. Group versions whose request failed are listed as stale.
+// Completed returns a channel that is closed when discovery has been requested from every extension API server that
+// existed at the start. Group versions whose request failed are listed as stale.
 func (c *Controller) Completed() <-chan struct{} { return c.completed }
 
-// complete closes completed if nothing is pending. The caller holds c.lock.
+// complete closes completed if all APIServices are known and nothing is pending. The caller holds c.lock.
 func (c *Controller) complete() {
 	select {
 	case <-c.known:
@@ -107,7 +117,8 @@ func (c *Controller) RunOpenAPIV2(ctx context.Context) { c.run(ctx, c.v2) }
 // RunOpenAPIV3 downloads the indexes of OpenAPI version 3 documents until ctx ends.
 func (c *Controller) RunOpenAPIV3(ctx context.Context) { c.run(ctx, c.v3) }
 
-// run starts no goroutine before all APIServices are known and one of them is of an extension API server.
+// run waits until all APIServices are known and at least one extension API server exists. Then it runs p until ctx
+// ends.
 func (c *Controller) run(ctx context.Context, p *poll) {
 	for _, awaited := range []chan struct{}{c.known, c.started} {
 		select {
@@ -120,8 +131,8 @@ func (c *Controller) run(ctx context.Context, p *poll) {
 	p.run(ctx)
 }
 
-// Observe stores the state of an APIService; nil marks it as deleted. Each call for an extension API server, whether
-// its state has changed or not, requests the documents again.
+// Observe stores the state of an APIService; nil marks it as deleted. Each call for an extension API server requests
+// the documents again, whether the state has changed or not. Observe does not wait for the downloads.
 func (c *Controller) Observe(name string, service *APIService) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -152,7 +163,8 @@ func (c *Controller) Observe(name string, service *APIService) {
 	}
 }
 
-// observeLocal notices changes of APIServices of this server that documents depend on. The caller holds c.lock.
+// observeLocal sets changed if the state of an APIService of this server has changed in a way that documents depend
+// on. The caller holds c.lock.
 func (c *Controller) observeLocal(before, after *APIService) {
 	switch {
 	case after != nil:
@@ -174,8 +186,8 @@ func (c *Controller) observeLocal(before, after *APIService) {
 	}
 }
 
-// deviation returns the priority of an APIService of this server, nil if documents are right without it: it has the
-// default priority and its group version is served.
+// deviation returns the priority of an APIService of this server if documents depend on it. It returns nil if the
+// APIService has the default priority and this server manages it.
 func deviation(service *APIService) *priority.Priority {
 	if service == nil || service.isRemote() {
 		return nil
@@ -190,7 +202,7 @@ func deviation(service *APIService) *priority.Priority {
 	return &service.Priority
 }
 
-// attach adds an APIService to its server. The caller holds c.lock.
+// attach adds an APIService to its server, and creates the server if necessary. The caller holds c.lock.
 func (c *Controller) attach(name string, service *APIService) {
 	s := c.servers[service.Server]
 	if s == nil {
@@ -203,7 +215,7 @@ func (c *Controller) attach(name string, service *APIService) {
 	s.services[name] = service
 }
 
-// detach removes an APIService from its server. The caller holds c.lock.
+// detach removes an APIService from its server, and the server with its last APIService. The caller holds c.lock.
 func (c *Controller) detach(name string, key Server) {
 	c.changed = true
 	s := c.servers[key]
@@ -211,7 +223,8 @@ func (c *Controller) detach(name string, key Server) {
 	delete(s.services, name)
 	delete(s.versions, gv)
 	delete(s.v2.versions, gv)
-	// A download for a new APIService of the group version must not get a 304. Those in progress read the former sets.
+	// The next download for an APIService of the group version must not get a 304. Downloads in progress read the
+	// former sets, which do not change.
 	s.discovered, s.v2Requested = s.discovered.Difference(sets.New(gv)), s.v2Requested.Difference(sets.New(gv))
 	if len(s.services) == 0 {
 		delete(c.servers, key)
@@ -220,13 +233,15 @@ func (c *Controller) detach(name string, key Server) {
 	}
 }
 
-// job is what a download needs to know about a server.
+// job has the data about a server that a download needs.
 type job struct {
 	backend Backend
 	wanted  []schema.GroupVersion
-	state   server // a shallow copy
+	state   server // a shallow copy, whose maps must not be read without the lock; sets are replaced, never changed
 }
 
+// job returns the data for a download. The error is errForget if the server has no APIServices. Requests use the
+// Backend of an available APIService if there is one.
 func (c *Controller) job(key Server) (job, error) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -246,7 +261,8 @@ func (c *Controller) job(key Server) (job, error) {
 	return j, nil
 }
 
-// tag returns the entity tag for a conditional request, which needs the same group versions as the last one.
+// tag returns the entity tag for a conditional request. tag and requested are from the last successful download: if it
+// did not request all group versions that are wanted now, the result is "", so that the response cannot be a 304.
 func (j job) tag(tag string, requested sets.Set[schema.GroupVersion]) string {
 	if requested.HasAll(j.wanted...) {
 		return tag

@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// decoder decodes discovery documents of all forms.
+// decoder decodes discovery documents of all versions and formats.
 type decoder struct {
 	runtime.Decoder
-	large chan struct{} // an element for each large document in memory
+	large chan struct{} // has an element for each large document in memory
 }
 
 func newDecoder() (decoder, error) {
@@ -36,23 +36,24 @@ func newDecoder() (decoder, error) {
 	return decoder{serializer.NewCodecFactory(scheme).UniversalDecoder(), make(chan struct{}, maxLarge)}, nil
 }
 
-// serverDiscovery is what discovery found on one server.
+// serverDiscovery is the result of the discovery of one server.
 type serverDiscovery struct {
-	// versions are the documents of all group versions that were found.
+	// versions has the documents of all group versions that were found.
 	versions map[schema.GroupVersion]discoveryv2.APIVersionDiscovery
-	// failed are the group versions whose documents could not be downloaded.
+	// failed has the group versions whose documents could not be downloaded.
 	failed map[schema.GroupVersion]error
-	// tag is the entity tag of the aggregated document, empty for servers without one.
+	// tag is the entity tag of the aggregated document, empty for a server without such a document.
 	tag string
 }
 
-// errUnchanged is returned for a document that the caller has.
+// errUnchanged is returned for a document that the caller has already.
 var errUnchanged = errors.New("the document has not changed")
 
 const aggregatedList = "APIGroupDiscoveryList"
 
-// discover downloads the documents of group versions of a server: the aggregated one, or if the server has none, the
-// legacy one of each group version. It returns errUnchanged if the aggregated one still has the tag.
+// discover downloads the discovery of a server: the aggregated document or, if the server has none, the legacy
+// document of each wanted group version. It returns errUnchanged if the aggregated document still has the given
+// entity tag.
 func (d decoder) discover(
 	ctx context.Context, backend Backend, wanted []schema.GroupVersion, tag string,
 ) (serverDiscovery, error) {
@@ -87,6 +88,8 @@ func (d decoder) discover(
 	return found, nil
 }
 
+// isAggregated reports whether a response is an aggregated document, of either version. A server without aggregated
+// discovery responds with a list of groups.
 func isAggregated(contentType string) bool {
 	for _, gv := range []schema.GroupVersion{discoveryv2.SchemeGroupVersion, discoveryv2beta1.SchemeGroupVersion} {
 		if matches, err := discovery.ContentTypeIsGVK(contentType, gv.WithKind(aggregatedList)); err == nil && matches {
@@ -96,7 +99,7 @@ func isAggregated(contentType string) bool {
 	return false
 }
 
-// aggregated decodes an aggregated document.
+// aggregated decodes an aggregated document into its group versions.
 func (d decoder) aggregated(body []byte) (map[schema.GroupVersion]discoveryv2.APIVersionDiscovery, error) {
 	list := &discoveryv2.APIGroupDiscoveryList{}
 	if err := runtime.DecodeInto(d, body, list); err != nil {
@@ -126,7 +129,7 @@ func setResponseKinds(resources []discoveryv2.APIResourceDiscovery) {
 	}
 }
 
-// legacy downloads the legacy document of a group version in aggregated form.
+// legacy downloads the legacy document of a group version, and returns it in the format of aggregated discovery.
 func (d decoder) legacy(
 	ctx context.Context, backend Backend, gv schema.GroupVersion,
 ) (discoveryv2.APIVersionDiscovery, error) {
@@ -152,8 +155,8 @@ func (d decoder) legacy(
 	return discoveryv2.APIVersionDiscovery{Version: gv.Version, Resources: resources}, nil
 }
 
-// aggregateLegacy converts legacy resources like upstream's ConvertGroupVersionIntoToDiscovery: a subresource without
-// its resource gets one without verbs.
+// aggregateLegacy converts legacy resources like upstream's ConvertGroupVersionIntoToDiscovery: a subresource whose
+// resource is missing gets a resource without verbs.
 func aggregateLegacy(list []metav1.APIResource) ([]discoveryv2.APIResourceDiscovery, error) {
 	var resources []discoveryv2.APIResourceDiscovery
 	index := map[string]int{}

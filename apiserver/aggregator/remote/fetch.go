@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// discoveryTimeout and openAPITimeout are kube-aggregator's.
+	// discoveryTimeout and openAPITimeout bound one download, as in kube-aggregator.
 	discoveryTimeout = 5 * time.Second
 	openAPITimeout   = time.Minute
 	// legacyTimeout bounds the download of the legacy documents of all group versions of one server.
@@ -26,31 +26,32 @@ const (
 	maxLarge       = 16
 )
 
-// response is a response that was read completely.
+// response is a response whose body has been read, if its status is 200.
 type response struct {
 	status int
 	header http.Header
 	body   []byte
 
-	large chan struct{} // holds an element for this response; nil: does not
+	large chan struct{} // holds an element for this response; nil: the response is not large
 }
 
-// release must be called when the body has been decoded.
+// release must be called when the body has been decoded, so that another large document may be read.
 func (r response) release() {
 	if r.large != nil {
 		<-r.large
 	}
 }
 
-// document is a document to download, with its limits.
+// document describes a document to download, and its limits.
 type document struct {
 	path    string
 	timeout time.Duration
 	size    int64
-	large   chan struct{} // an element for each large response; nil: no limit
+	large   chan struct{} // has an element for each large response in memory; nil: no limit
 }
 
-// get requests a document and reads it. The body is read only if the status is 200.
+// get requests a document and reads it. The body is read only if the status is 200. It waits while too many large
+// documents are in memory.
 func (d document) get(ctx context.Context, backend Backend, header map[string]string) (response, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()

@@ -18,14 +18,14 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// OpenAPIV2 is the OpenAPI version 2 document of one group version. It is kept compressed.
+// OpenAPIV2 is the OpenAPI version 2 document of one group version. It is kept compressed, and immutable.
 type OpenAPIV2 struct {
 	// Tag is a hash of the content.
 	Tag        string
 	compressed []byte
 }
 
-// NewOpenAPIV2 encodes a document.
+// NewOpenAPIV2 compresses a document.
 func NewOpenAPIV2(swagger *spec.Swagger) (*OpenAPIV2, error) {
 	encoded, err := json.Marshal(swagger)
 	if err != nil {
@@ -59,17 +59,18 @@ func (o *OpenAPIV2) Decode() (*spec.Swagger, error) {
 	return swagger, nil
 }
 
-// serverV2 is the OpenAPI version 2 document of a server, by group version.
+// serverV2 is the OpenAPI version 2 document of a server, divided by group version.
 type serverV2 struct {
 	versions map[schema.GroupVersion]*OpenAPIV2
-	tag      string // the server's, empty if it sends none
+	tag      string // the server's entity tag, empty if it sends none
 	sum      [sha512.Size]byte
 }
 
 // errMissing is returned for a document that the server does not have.
 var errMissing = errors.New("the server has no such document")
 
-// fetchV2 downloads the version 2 document. It returns errUnchanged if the document is still the last one.
+// fetchV2 downloads the version 2 document, and returns it with its tag and sum. It returns errUnchanged if the
+// document is the same as last time.
 func fetchV2(ctx context.Context, backend Backend, last serverV2) ([]byte, serverV2, error) {
 	r, err := document{"/openapi/v2", openAPITimeout, maxOpenAPI, nil}.get(ctx, backend, map[string]string{
 		"Accept": "application/json", "If-None-Match": last.tag,
@@ -91,7 +92,8 @@ func fetchV2(ctx context.Context, backend Backend, last serverV2) ([]byte, serve
 	return r.body, found, nil
 }
 
-// splitV2 decodes a version 2 document and returns the parts of group versions.
+// splitV2 decodes a version 2 document and returns the part for each of the wanted group versions: the paths of the
+// group version, and the models that they refer to. The caller holds Controller.parsing.
 func splitV2(body []byte, wanted []schema.GroupVersion) (parts map[schema.GroupVersion]*OpenAPIV2, err error) {
 	defer recoverAs(&err)
 	swagger := &spec.Swagger{}
@@ -110,21 +112,22 @@ func splitV2(body []byte, wanted []schema.GroupVersion) (parts map[schema.GroupV
 	return parts, nil
 }
 
-// recoverAs turns a panic into an error: kube-openapi panics on some invalid documents.
+// recoverAs recovers from a panic and stores it as an error: kube-openapi panics on some invalid documents.
 func recoverAs(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("invalid OpenAPI document: %v", r)
 	}
 }
 
-// serverV3 is the index of a server's version 3 documents.
+// serverV3 is the index of a server's OpenAPI version 3 documents.
 type serverV3 struct {
-	paths   map[string]string // URLs by path
+	paths   map[string]string // URLs of documents by path, such as "apis/apps/v1"
 	missing bool              // the server has no version 3 documents
 }
 
-// fetchV3 downloads the index of version 3 documents and keeps the entries of group versions and their groups. kube-apiserver
-// keeps all entries of all servers, in random order; the others would replace this server's own.
+// fetchV3 downloads the index of version 3 documents, and keeps the entries of the wanted group versions and their
+// groups. kube-apiserver keeps all entries of all servers, in random order; the other entries would replace this
+// server's own.
 func fetchV3(ctx context.Context, backend Backend, wanted []schema.GroupVersion) (serverV3, error) {
 	r, err := document{"/openapi/v3", openAPITimeout, maxIndex, nil}.get(ctx, backend, nil)
 	switch {

@@ -15,75 +15,87 @@ import (
 	"quorate.dev/panics"
 )
 
-// poll downloads one kind of document from each server again and again.
+// poll downloads one kind of document from each server periodically, and after each change of its APIServices.
 type poll struct {
-	// Servers whose last download failed have a queue of their own, so that they, which may not respond, do not delay the
-	// downloads from others.
+	// queue has the servers to download from. Servers whose last download failed are in failing instead: they may not
+	// respond, and must not delay the downloads from other servers. A server can be in both queues.
 	queue, failing workqueue.TypedRateLimitingInterface[Server]
-	// sync downloads the document of a server. It returns errForget if the server has no more APIServices.
+	// sync downloads the document of a server. It returns errForget if the server has no APIServices any more.
 	sync     func(ctx context.Context, server Server) error
 	schedule schedule
+	clock    clock.PassiveClock
 	logger   logr.Logger
 
 	mu     sync.Mutex // guards the fields below
 	failed sets.Set[Server]
-	busy   sets.Set[Server] // being downloaded from; a server can be in both queues
+	begun  map[Server]time.Time // start of the last download from each server that has APIServices
+	busy   sets.Set[Server]     // servers from which a download is in progress
 }
 
-// schedule is when and by how many workers a kind of document is downloaded.
+// schedule defines when a kind of document is downloaded, and by how many workers.
 type schedule struct {
-	// delay is how long a change of an APIService is followed by a download.
-	delay time.Duration
-	// interval is between successful downloads; retry and retryAtMost are between failed ones.
+	// pause is the minimum time between the start of a download and the next download that a changed APIService
+	// causes. The first change is followed by a download immediately, several changes shortly afterwards by a single
+	// one.
+	pause time.Duration
+	// interval is the time after a successful download. retry is the time after a failed one, which doubles up to
+	// retryAtMost.
 	interval, retry, retryAtMost time.Duration
-	// workers and retriers limit parallel downloads, retriers those from servers whose last download failed. Each may
-	// have to wait for its timeout.
+	// workers is the number of parallel downloads from servers in queue, and retriers the number of parallel downloads
+	// from servers in failing. Each download may take as long as its timeout.
 	workers, retriers int
 }
 
-// busyDelay is how long a download waits for another from the same server.
+// busyDelay is the delay of a download while another download from the same server is in progress.
 const busyDelay = time.Second
 
-// The times are kube-aggregator's. It has fewer workers; slow servers would delay the documents of others. At the start
-// it requests discovery from all servers at the same time.
+// The intervals are the same as in kube-aggregator. Three things differ: kube-aggregator has fewer workers, so that
+// slow servers can delay the documents of other servers; at the start it requests discovery from all servers at the
+// same time; and it downloads the OpenAPI document of a new APIService when a client requests the merged document.
 var (
 	discoverySchedule = schedule{
 		interval: time.Minute, retry: 500 * time.Millisecond, retryAtMost: time.Minute, workers: 256, retriers: 64,
 	}
 	v2Schedule = schedule{
-		delay: time.Second, interval: time.Minute, retry: time.Minute, retryAtMost: time.Hour, workers: 4, retriers: 2,
+		pause: 300 * time.Millisecond, interval: time.Minute, retry: time.Minute, retryAtMost: time.Hour,
+		workers: 4, retriers: 2,
 	}
 	v3Schedule = schedule{
-		delay: time.Second, interval: time.Minute, retry: time.Minute, retryAtMost: time.Hour, workers: 16, retriers: 8,
+		pause: 300 * time.Millisecond, interval: time.Minute, retry: time.Minute, retryAtMost: time.Hour,
+		workers: 16, retriers: 8,
 	}
 )
 
-func newPoll(name string, s schedule, clock clock.WithTicker, logger logr.Logger, sync func(context.Context, Server) error) *poll {
+func newPoll(
+	name string, s schedule, clock clock.WithTicker, logger logr.Logger, sync func(context.Context, Server) error,
+) *poll {
 	newQueue := func(name string) workqueue.TypedRateLimitingInterface[Server] {
 		return workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[Server](s.retry, s.retryAtMost),
 			workqueue.TypedRateLimitingQueueConfig[Server]{Name: name, Clock: clock})
 	}
 	return &poll{
-		queue: newQueue(name), failing: newQueue(name + "_failing"), sync: sync, schedule: s, logger: logger,
-		failed: sets.Set[Server]{}, busy: sets.Set[Server]{},
+		queue: newQueue(name), failing: newQueue(name + "_failing"), sync: sync, schedule: s, clock: clock, logger: logger,
+		failed: sets.Set[Server]{}, busy: sets.Set[Server]{}, begun: map[Server]time.Time{},
 	}
 }
 
-// changed downloads the document of a server after the delay of the schedule.
+// changed queues a download from a server. The download starts when the pause of the schedule is over. It resets the
+// backoff after failures.
 func (p *poll) changed(server Server, available bool) {
 	p.mu.Lock()
 	failed := p.failed.Has(server)
+	wait := p.begun[server].Add(p.schedule.pause).Sub(p.clock.Now())
 	p.mu.Unlock()
 	p.failing.Forget(server)
 	if failed && !available {
-		p.failing.AddAfter(server, p.schedule.delay)
+		p.failing.AddAfter(server, wait)
 	} else {
-		p.queue.AddAfter(server, p.schedule.delay)
+		p.queue.AddAfter(server, wait)
 	}
 }
 
-// run downloads documents until ctx ends.
+// run downloads documents until ctx ends, and then waits for the downloads in progress.
 func (p *poll) run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { p.drain(ctx, p.queue, p.schedule.workers) })
@@ -93,12 +105,13 @@ func (p *poll) run(ctx context.Context) {
 	running.Wait()
 }
 
+// shutDown makes drain return. Servers that are queued are forgotten.
 func (p *poll) shutDown() {
 	p.queue.ShutDown()
 	p.failing.ShutDown()
 }
 
-// drain downloads from the servers of a queue until it is shut down.
+// drain downloads from the servers of a queue until the queue is shut down. A panic of sync is a failed download.
 func (p *poll) drain(ctx context.Context, queue workqueue.TypedRateLimitingInterface[Server], parallel int) {
 	var group errgroup.Group
 	group.SetLimit(parallel)
@@ -120,7 +133,8 @@ func (p *poll) drain(ctx context.Context, queue workqueue.TypedRateLimitingInter
 	}
 }
 
-// begin reports whether no download from the server is in progress, and marks it as in progress.
+// begin marks a download from a server as in progress. It returns false if another download from the server is in
+// progress: the server was taken from the other queue. A queue itself never hands out a server twice at the same time.
 func (p *poll) begin(server Server) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,10 +142,11 @@ func (p *poll) begin(server Server) bool {
 		return false
 	}
 	p.busy.Insert(server)
+	p.begun[server] = p.clock.Now()
 	return true
 }
 
-// end queues the next download from the server.
+// end records the end of a download from a server, and queues the next one.
 func (p *poll) end(server Server, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,6 +155,7 @@ func (p *poll) end(server Server, err error) {
 	switch {
 	case errors.Is(err, errForget):
 		p.failing.Forget(server)
+		delete(p.begun, server)
 	case err != nil:
 		p.logger.V(1).Info("Failed to download a document of an extension API server; retrying",
 			"namespace", server.Namespace, "service", server.Name, "err", err.Error())

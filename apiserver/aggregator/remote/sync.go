@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// update changes the state of a server that still exists.
+// update changes the state of a server, if the server still has APIServices.
 func (c *Controller) update(key Server, change func(s *server) (changed bool)) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -21,7 +21,10 @@ func (c *Controller) update(key Server, change func(s *server) (changed bool)) {
 	}
 }
 
-// syncDiscovery downloads the discovery of a server.
+// syncDiscovery downloads the discovery of a server. It returns the errors of all group versions. Any result, also an
+// error, completes the first attempt (pending), so that one server that does not respond delays the readiness of this
+// server by at most its timeouts. It mirrors discoveryManager.syncAPIService, for all APIServices of a server at a
+// time.
 func (c *Controller) syncDiscovery(ctx context.Context, key Server) error {
 	j, err := c.job(key)
 	if err != nil {
@@ -50,8 +53,8 @@ func (c *Controller) syncDiscovery(ctx context.Context, key Server) error {
 	return err
 }
 
-// setVersions stores the result of a download and reports whether it changes discovery. A failure keeps the last valid
-// documents and marks them as stale.
+// setVersions stores the result of a download, and reports whether it changes discovery. A failure keeps the last
+// valid documents and marks them as stale.
 func (s *server) setVersions(wanted []schema.GroupVersion, found serverDiscovery, err error) bool {
 	changed := false
 	for _, gv := range wanted {
@@ -73,7 +76,8 @@ func (s *server) setVersions(wanted []schema.GroupVersion, found serverDiscovery
 	return changed
 }
 
-// served returns those of the group versions that have an APIService of this server.
+// served returns the given group versions that still have an APIService of this server. Others were detached during
+// the download.
 func (s *server) served(wanted []schema.GroupVersion) sets.Set[schema.GroupVersion] {
 	return sets.New(slices.DeleteFunc(slices.Clone(wanted), func(gv schema.GroupVersion) bool { return !s.serves(gv) })...)
 }
@@ -88,8 +92,8 @@ func (s *server) serves(gv schema.GroupVersion) bool {
 	return false
 }
 
-// syncV2 downloads the OpenAPI version 2 document of a server. As in kube-aggregator, a server that stops serving it
-// keeps the last one.
+// syncV2 downloads the OpenAPI version 2 document of a server. As in kube-aggregator, a server that stops serving the
+// document keeps the last one.
 func (c *Controller) syncV2(ctx context.Context, key Server) error {
 	j, err := c.job(key)
 	if err != nil {

@@ -18,18 +18,21 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// Configuration has the issuers of tokens and how anonymous requests are treated. It is immutable.
+// Configuration has the issuers of tokens and the configuration of anonymous requests. It is immutable.
 type Configuration struct {
-	// Anonymous says which requests without credentials are from system:anonymous. A reload cannot change it.
+	// Anonymous configures which requests without credentials are from system:anonymous. A reload cannot change it.
 	Anonymous apiserver.AnonymousAuthConfig
 
-	content    *apiserver.AuthenticationConfiguration
-	algorithms []string // with which tokens may be signed
-	file       string   // empty: the content is from flags
-	data       []byte   // of the file
+	content *apiserver.AuthenticationConfiguration
+	// algorithms are the allowed signing algorithms of tokens.
+	algorithms []string
+	// file is empty if content is from flags.
+	file string
+	// data is the content of the file.
+	data []byte
 }
 
-// Load reads --authentication-config, or the --oidc-* flags. Its errors have kube-apiserver's texts.
+// Load reads --authentication-config or the --oidc-* flags. Its errors have kube-apiserver's texts.
 func Load(c *config.Config) (*Configuration, error) {
 	a := &c.Authentication
 	loaded := &Configuration{file: a.ConfigFile, algorithms: a.OIDC.SigningAlgs}
@@ -53,7 +56,8 @@ func Load(c *config.Config) (*Configuration, error) {
 		loaded.Anonymous = apiserver.AnonymousAuthConfig{Enabled: c.AnonymousAllowed()}
 	}
 	if a.ConfigFile == "" && len(loaded.content.JWT) == 0 {
-		return loaded, nil // nothing to validate, for which CEL would have to be prepared
+		// Without issuers there is nothing to validate; validation would initialize CEL.
+		return loaded, nil
 	}
 	if err := validate(loaded.content, nil).ToAggregate(); err != nil {
 		return nil, fmt.Errorf("invalid authentication configuration: %w", err)
@@ -95,7 +99,7 @@ func validate(content *apiserver.AuthenticationConfiguration, disallowedIssuers 
 	return validation.ValidateAuthenticationConfiguration(cel.NewDefaultCompiler(), content, disallowedIssuers)
 }
 
-// fromFlags returns the configuration that means the same as the --oidc-* flags.
+// fromFlags returns the configuration that is equivalent to the --oidc-* flags.
 func fromFlags(o config.OIDC) (*apiserver.AuthenticationConfiguration, error) {
 	content := &apiserver.AuthenticationConfiguration{}
 	if o.IssuerURL == "" || o.ClientID == "" {
@@ -126,8 +130,8 @@ func fromFlags(o config.OIDC) (*apiserver.AuthenticationConfiguration, error) {
 	return content, nil
 }
 
-// usernamePrefix returns the prefix of user names. As in kube-apiserver, it is the issuer's URL for claims that other
-// issuers may have with the same values, unless the flag has another prefix, or "-" for none.
+// usernamePrefix returns the prefix of user names. As in kube-apiserver, the default is the URL of the issuer, except
+// for the claim email, because other issuers may use the same values in other claims. "-" means no prefix.
 func usernamePrefix(o config.OIDC) string {
 	switch {
 	case o.UsernamePrefix == "-":
@@ -138,7 +142,7 @@ func usernamePrefix(o config.OIDC) string {
 	return o.UsernamePrefix
 }
 
-// checkReload returns an error if content must not replace the configuration.
+// checkReload returns an error if content must not replace the current configuration.
 func (c *Configuration) checkReload(content *apiserver.AuthenticationConfiguration, disallowedIssuers []string) error {
 	errs := validate(content, disallowedIssuers)
 	if !reflect.DeepEqual(c.content.Anonymous, content.Anonymous) {

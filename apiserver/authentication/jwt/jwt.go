@@ -1,5 +1,6 @@
-// Package jwt authenticates JSON web tokens of OpenID issuers: those of --authentication-config, which is reloaded when
-// it changes, or the one of the --oidc-* flags. Upstream's authenticator verifies the tokens and maps their claims.
+// Package jwt authenticates JSON web tokens of OpenID issuers: the issuers in the file of --authentication-config,
+// which is reloaded when it changes, or the issuer of the --oidc-* flags. Upstream's authenticator verifies the tokens
+// and maps their claims.
 package jwt
 
 import (
@@ -21,35 +22,40 @@ import (
 // Options configure Issuers.
 type Options struct {
 	Configuration *Configuration
-	Audiences     authenticator.Audiences // of this server; tokens of the issuers are valid for all of them
-	// ServiceAccountIssuers are this server's own, which the configuration must not have.
+	// Audiences are the audiences of this server. Tokens of the issuers are valid for all of them.
+	Audiences authenticator.Audiences
+	// ServiceAccountIssuers are this server's own issuers, which the configuration must not contain.
 	ServiceAccountIssuers []string
-	ServerID              string // of this server, in metrics
-	// EgressLookup has the dialers to issuers with egressSelectorType; nil: they are errors.
+	// ServerID is the ID of this server in metrics.
+	ServerID string
+	// EgressLookup returns the dialers for issuers with egressSelectorType. If it is nil, such issuers are errors.
 	EgressLookup egressselector.Lookup
-	Changed      func() // called after a reload; it must drop cached results
-	Clock        clock.Clock
-	Logger       logr.Logger
+	// Changed is called after a reload. It must drop cached results.
+	Changed func()
+	Clock   clock.Clock
+	Logger  logr.Logger
 }
 
-// Issuers authenticates the tokens of all issuers. Run must be called for reloads. It implements authenticator.Token and
-// serving.Reloadable.
+// Issuers authenticates the tokens of all issuers. Run must be running for reloads. Issuers implements
+// authenticator.Token and serving.Reloadable.
 type Issuers struct {
 	options Options
 	current atomic.Pointer[issuers]
-	changed chan struct{} // has an element if the file may have changed
+	// changed has an element if the file may have changed.
+	changed chan struct{}
 }
 
-// issuers is one version of the configuration. It is immutable.
+// issuers are the authenticators of one version of the configuration. It is immutable.
 type issuers struct {
 	authenticator.Token
 	urls   sets.Set[string]
 	checks []func() error
-	cancel context.CancelFunc // ends the requests to the issuers
+	// cancel ends the requests to the issuers.
+	cancel context.CancelFunc
 }
 
-// New returns the authenticator of the configuration. It fetches the issuers' keys in the background. Until Run ends,
-// they are fetched again when tokens have unknown keys.
+// New returns the authenticator for a configuration. It fetches the keys of the issuers in the background. Until Run
+// ends, it fetches them again when a token has an unknown key.
 func New(options Options) (*Issuers, error) {
 	i := &Issuers{options: options, changed: make(chan struct{}, 1)}
 	initial, err := i.build(context.Background(), options.Configuration.content)
@@ -62,10 +68,11 @@ func New(options Options) (*Issuers, error) {
 
 // AuthenticateToken implements authenticator.Token.
 func (i *Issuers) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	return i.current.Load().AuthenticateToken(ctx, token)
+	response, ok, err := i.current.Load().AuthenticateToken(ctx, token)
+	return response, ok, truncated(err)
 }
 
-// build returns the authenticators of a configuration, which end with ctx.
+// build returns the authenticators for a configuration. They stop fetching keys when ctx ends.
 func (i *Issuers) build(ctx context.Context, content *apiserver.AuthenticationConfiguration) (_ *issuers, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
@@ -78,7 +85,8 @@ func (i *Issuers) build(ctx context.Context, content *apiserver.AuthenticationCo
 	var compiler cel.Compiler
 	for _, issuer := range content.JWT {
 		if compiler == nil {
-			compiler = cel.NewDefaultCompiler() // shared, because it is expensive
+			// The compiler is shared, because creating one is expensive.
+			compiler = cel.NewDefaultCompiler()
 		}
 		one, err := i.buildIssuer(ctx, issuer, compiler)
 		if err != nil {
@@ -88,7 +96,7 @@ func (i *Issuers) build(ctx context.Context, content *apiserver.AuthenticationCo
 		built.checks = append(built.checks, one.HealthCheck)
 		built.urls.Insert(issuer.Issuer.URL)
 	}
-	// An issuer's error is final: no other issuer may have the same URL.
+	// The error of an issuer is final, because no other issuer may have the same URL.
 	built.Token = authenticator.WrapAudienceAgnosticToken(i.options.Audiences, union.NewFailOnError(all...))
 	return built, nil
 }
@@ -98,19 +106,15 @@ func (i *Issuers) buildIssuer(
 ) (oidc.AuthenticatorTokenWithHealthCheck, error) {
 	options := oidc.Options{
 		JWTAuthenticator: issuer, Compiler: compiler, SupportedSigningAlgs: i.options.Configuration.algorithms,
-		DisallowedIssuers: i.options.ServiceAccountIssuers, EgressLookup: i.options.EgressLookup, APIServerID: i.options.ServerID,
+		DisallowedIssuers: i.options.ServiceAccountIssuers, APIServerID: i.options.ServerID,
 	}
-	if pem := issuer.Issuer.CertificateAuthority; pem != "" {
-		options.CAContentProvider = authority(pem)
+	client, err := newClient(issuer.Issuer, i.options.EgressLookup)
+	if err != nil {
+		return nil, err
 	}
+	options.Client = client
 	return oidc.New(ctx, options)
 }
-
-// authority is the certificate authority of an issuer. It implements oidc.CAContentProvider.
-type authority string
-
-// CurrentCABundleContent implements oidc.CAContentProvider.
-func (a authority) CurrentCABundleContent() []byte { return []byte(a) }
 
 // health returns an error until the keys of all issuers are known.
 func (i *issuers) health() error {

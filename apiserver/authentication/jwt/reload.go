@@ -13,13 +13,18 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 )
 
-// The intervals of kube-apiserver, except healthInterval: looking whether the issuers' keys have arrived costs nothing.
+// These are kube-apiserver's intervals, except healthInterval: checking whether the issuers' keys have been fetched
+// costs nothing.
 const (
-	pollInterval   = time.Minute // the file is read again even if no change was signalled
-	healthTimeout  = time.Minute // of the new issuers
+	// pollInterval is the interval at which the file is read even if no change has been reported.
+	pollInterval = time.Minute
+	// healthTimeout bounds the time in which the keys of new issuers must be fetched.
+	healthTimeout  = time.Minute
 	healthInterval = 100 * time.Millisecond
-	retireDelay    = time.Minute      // after which requests no longer use replaced issuers
-	metricsDelay   = 30 * time.Second // after which they no longer write metrics
+	// retireDelay is the time after which no request uses replaced issuers.
+	retireDelay = time.Minute
+	// metricsDelay is the time, after retireDelay, after which replaced issuers no longer write metrics.
+	metricsDelay = 30 * time.Second
 )
 
 // errRetried means that the same content may be accepted later, so that it is tried again.
@@ -33,7 +38,7 @@ func (i *Issuers) Files() []string {
 	return nil
 }
 
-// Reload implements serving.Reloadable. Run does the work, because it waits for the issuers.
+// Reload implements serving.Reloadable. It only notifies Run, because replacing the issuers waits for their keys.
 func (i *Issuers) Reload() error {
 	select {
 	case i.changed <- struct{}{}:
@@ -42,8 +47,8 @@ func (i *Issuers) Reload() error {
 	return nil
 }
 
-// Run reloads the configuration when its file changes, until ctx ends. A configuration with errors, or with an issuer
-// whose keys cannot be fetched, changes nothing.
+// Run reloads the configuration when its file changes, until ctx ends. A configuration that is invalid, or that has an
+// issuer whose keys cannot be fetched, has no effect.
 func (i *Issuers) Run(ctx context.Context) {
 	defer func() { i.current.Load().cancel() }()
 	c := i.options.Configuration
@@ -65,8 +70,8 @@ func (i *Issuers) Run(ctx context.Context) {
 	}
 }
 
-// follow reads the file and, if it differs from the content that was read last, replaces the issuers. It returns the
-// content that is not to be tried again.
+// follow reads the file and, if its content differs from last, replaces the issuers. It returns the content that must
+// not be tried again.
 func (i *Issuers) follow(ctx context.Context, last []byte) []byte {
 	data, err := os.ReadFile(i.options.Configuration.file)
 	if err == nil && bytes.Equal(data, last) {
@@ -94,7 +99,7 @@ func (i *Issuers) follow(ctx context.Context, last []byte) []byte {
 	return data
 }
 
-// replace replaces the issuers when the new ones are usable.
+// replace replaces the issuers with the issuers of a configuration when the keys of all new issuers have been fetched.
 func (i *Issuers) replace(ctx context.Context, data []byte) error {
 	content, err := decode(data)
 	if err != nil {
@@ -135,7 +140,7 @@ func (i *Issuers) awaitHealthy(ctx context.Context, next *issuers) error {
 	}
 }
 
-// retire ends replaced issuers when no request can use them any more, and drops the metrics of those that are gone.
+// retire ends replaced issuers when no request can use them any more, and drops the metrics of removed issuers.
 func (i *Issuers) retire(ctx context.Context, old *issuers, removed sets.Set[string]) {
 	i.sleep(ctx, retireDelay)
 	old.cancel()

@@ -6,8 +6,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap"
 )
 
-// Bootstrap returns the authenticator of bootstrap tokens, with which new nodes join. It reads their Secrets, in
-// kube-system, from the cache for each token.
+// Bootstrap returns the authenticator of bootstrap tokens, with which new nodes join the cluster. For each token it
+// reads a Secret in kube-system from the lister.
 func Bootstrap(secrets listers.SecretNamespaceLister) authenticator.Token {
 	return bootstrap.NewTokenAuthenticator(secrets)
 }

@@ -9,15 +9,15 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount/externaljwt/plugin"
 )
 
-// The timeouts of kube-apiserver for its first requests to an external signer.
+// These are kube-apiserver's timeouts for the first requests to an external signer.
 const (
 	keysTimeout     = time.Minute
 	metadataTimeout = 10 * time.Second
 )
 
-// signExternally makes a signer behind a socket sign and verify tokens. Its keys are fetched before it returns, then as
-// often as the signer asks for, and when a token has an unknown one. ctx bounds the preparation only. The errors have
-// kube-apiserver's texts.
+// signExternally makes the external signer at --service-account-signing-endpoint sign and verify tokens. Its keys are
+// fetched before signExternally returns, then as often as the signer requires, and when a token has an unknown key. ctx
+// bounds only the set-up. The errors have kube-apiserver's texts.
 func (t *Tokens) signExternally(ctx context.Context) (err error) {
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
@@ -27,7 +27,8 @@ func (t *Tokens) signExternally(ctx context.Context) (err error) {
 	}()
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop()
-	signer, keys, err := plugin.New(lasting, t.config.ServiceAccountIssuers[0], t.config.ServiceAccountSigningEndpoint, keysTimeout, false)
+	signer, keys, err := plugin.New(lasting, t.config.ServiceAccountIssuers[0],
+		t.config.ServiceAccountSigningEndpoint, keysTimeout, false)
 	if err != nil {
 		return fmt.Errorf("while setting up external-jwt-signer: %w", err)
 	}
@@ -48,7 +49,7 @@ func (t *Tokens) signExternally(ctx context.Context) (err error) {
 	return nil
 }
 
-// longestLifetime returns the longest lifetime of tokens that a signer signs.
+// longestLifetime returns the maximum lifetime of tokens that a signer signs.
 func longestLifetime(ctx context.Context, signer *plugin.Plugin) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, metadataTimeout)
 	defer cancel()

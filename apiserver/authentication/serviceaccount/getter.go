@@ -25,8 +25,8 @@ var (
 	nodes           = schema.GroupResource{Resource: "nodes"}
 )
 
-// getter returns the objects that tokens are bound to, for upstream's validators. It reads the cache and, for objects
-// that it lacks, storage. It sets only the fields that the validators use.
+// getter reads the objects that tokens are bound to, for upstream's validators. It reads an object from the watch cache
+// or, if the cache does not have it, from storage. It sets only the fields that the validators use.
 type getter struct{ objects resource.Client }
 
 func (g getter) get(ctx context.Context, gr schema.GroupResource, namespace, name string) (runtime.Object, error) {
@@ -80,20 +80,22 @@ func (g getter) GetNode(ctx context.Context, name string) (*v1.Node, error) {
 	return &v1.Node{ObjectMeta: object.(*core.Node).ObjectMeta}, nil
 }
 
-// Secrets implements the only method of a client that upstream's validator of legacy tokens uses.
+// Secrets returns a client with the only method that upstream's validator of legacy tokens calls: Patch.
 func (g getter) Secrets(namespace string) clientv1.SecretInterface {
 	return labeler{objects: g.objects, namespace: namespace}
 }
 
-// labeler labels the Secret of a legacy token with the date of its last use.
+// labeler sets the label with the date of the last use of a legacy token on its Secret.
 type labeler struct {
 	clientv1.SecretInterface
 	objects   resource.Client
 	namespace string
 }
 
-// Patch applies the labels of a merge patch.
-func (l labeler) Patch(ctx context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*v1.Secret, error) {
+// Patch applies the labels in a merge patch to a Secret.
+func (l labeler) Patch(
+	ctx context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string,
+) (*v1.Secret, error) {
 	var patch metav1.PartialObjectMetadata
 	if err := json.Unmarshal(data, &patch); err != nil {
 		return nil, err

@@ -10,8 +10,8 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// fileKeys are the keys of --service-account-key-file and --service-account-signing-key-file. Unlike kube-apiserver, the
-// server reads the files again when they change.
+// fileKeys are the keys in the files of --service-account-key-file and --service-account-signing-key-file. Unlike
+// kube-apiserver, the server reads the files again when they change.
 type fileKeys struct {
 	verifyingFiles []string
 	signingFile    string
@@ -22,14 +22,14 @@ type fileKeys struct {
 	listeners []serviceaccount.Listener
 }
 
-// keySet is one version of the keys. Either may be nil.
+// keySet is one version of the keys. Both fields may be nil.
 type keySet struct {
 	verifying serviceaccount.PublicKeysGetter
 	signing   serviceaccount.TokenGenerator
 }
 
-// Reload reads the files. The verifying files come first: once the server publishes the keys of a version of the files,
-// it also signs with that of the same version or a later one. On an error the current keys stay in use.
+// Reload reads the files. It reads the verifying keys first: when the server publishes the keys of one version of the
+// files, it signs with the signing key of the same or a later version. On an error the current keys stay in use.
 func (k *fileKeys) Reload() error {
 	var verifying []any
 	for _, file := range k.verifyingFiles {

@@ -29,12 +29,15 @@ import (
 
 var requestKind = schema.GroupKind{Group: authentication.GroupName, Kind: "TokenRequest"}
 
-// Request returns the handler of serviceaccounts/token, or nil if no tokens can be issued.
-func (t *Tokens) Request() resource.Action {
+// Request returns the handler of serviceaccounts/token, which reads the objects that tokens are bound to, or nil if
+// this server cannot issue tokens.
+func (t *Tokens) Request(objects resource.Client) resource.Action {
 	if t.generator() == nil {
 		return nil
 	}
-	return t.issue
+	return func(ctx context.Context, call resource.Call) (runtime.Object, error) {
+		return t.issue(ctx, objects, call)
+	}
 }
 
 func (t *Tokens) issue(ctx context.Context, objects resource.Client, call resource.Call) (runtime.Object, error) {
@@ -67,30 +70,34 @@ func (t *Tokens) issue(ctx context.Context, objects resource.Client, call resour
 	return t.answer(ctx, request, account, bound, now)
 }
 
-// checkPlace rejects a body whose name or namespace differs from the path.
+// checkPlace returns an error if the name or namespace in the body differs from the path.
 func checkPlace(request *authentication.TokenRequest, call resource.Call) error {
 	metadata := field.NewPath("metadata")
 	var errs field.ErrorList
 	switch {
 	case request.Name != "" && request.Name != call.Name:
-		errs = append(errs, field.Invalid(metadata.Child("name"), request.Name, "must match the service account name if specified"))
+		errs = append(errs,
+			field.Invalid(metadata.Child("name"), request.Name, "must match the service account name if specified"))
 	case request.Namespace != "" && request.Namespace != call.Namespace:
-		errs = append(errs, field.Invalid(metadata.Child("namespace"), request.Namespace, "must match the service account namespace if specified"))
+		errs = append(errs,
+			field.Invalid(metadata.Child("namespace"), request.Namespace,
+				"must match the service account namespace if specified"))
 	default:
 		return nil
 	}
 	return apierrors.NewInvalid(requestKind, call.Name, errs)
 }
 
-// complete sets the defaults and validates the result.
+// complete sets the defaults of a request and validates it.
 func (t *Tokens) complete(
 	ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, now time.Time,
 ) error {
 	if request.UID != "" && request.UID != account.UID {
-		issue := fmt.Sprintf("the UID in the token request (%s) does not match the UID of the service account (%s)", request.UID, account.UID)
+		issue := fmt.Sprintf("the UID in the token request (%s) does not match the UID of the service account (%s)",
+			request.UID, account.UID)
 		if utilfeature.DefaultFeatureGate.Enabled(features.TokenRequestServiceAccountUIDValidation) {
-			return apierrors.NewConflict(schema.GroupResource{Group: requestKind.Group, Resource: requestKind.Kind}, account.Name,
-				errors.New(issue))
+			return apierrors.NewConflict(schema.GroupResource{Group: requestKind.Group, Resource: requestKind.Kind},
+				account.Name, errors.New(issue))
 		}
 		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/token-request-uid-mismatch", issue)
 		warning.AddWarning(ctx, "", issue+" but TokenRequestServiceAccountUIDValidation is not enabled. "+
@@ -111,24 +118,28 @@ func (t *Tokens) complete(
 	return nil
 }
 
-// shorten limits the lifetime to --service-account-max-token-expiration.
+// shorten limits the requested lifetime to --service-account-max-token-expiration.
 func (t *Tokens) shorten(ctx context.Context, request *authentication.TokenRequest) {
 	longest := int64(t.config.ServiceAccountMaxLifetime / time.Second)
 	if longest > 0 && request.Spec.ExpirationSeconds > longest {
-		warning.AddWarning(ctx, "", fmt.Sprintf("requested expiration of %d seconds shortened to %d seconds", request.Spec.ExpirationSeconds, longest))
+		warning.AddWarning(ctx, "",
+			fmt.Sprintf("requested expiration of %d seconds shortened to %d seconds", request.Spec.ExpirationSeconds, longest))
 		request.Spec.ExpirationSeconds = longest
 	}
 }
 
-// binding has the objects that a token is bound to: a pod with its node, a secret, or a node.
+// binding has the objects that a token is bound to: a pod and its node, a Secret, or a node.
 type binding struct {
 	pod    *core.Pod
 	secret *core.Secret
 	node   *core.Node
 }
 
-// bind looks up the object of the request's boundObjectRef.
-func bind(ctx context.Context, objects resource.Client, account *core.ServiceAccount, reference *authentication.BoundObjectReference) (binding, error) {
+// bind reads the object in the request's boundObjectRef.
+func bind(
+	ctx context.Context, objects resource.Client, account *core.ServiceAccount,
+	reference *authentication.BoundObjectReference,
+) (binding, error) {
 	if reference == nil {
 		return binding{}, nil
 	}
@@ -152,19 +163,23 @@ func bind(ctx context.Context, objects resource.Client, account *core.ServiceAcc
 	}
 	if err == nil && reference.UID != "" && reference.UID != uid {
 		err = apierrors.NewConflict(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, reference.Name,
-			fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", reference.UID))
+			fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have "+
+				"been deleted and then recreated", reference.UID))
 	}
 	return bound, err
 }
 
-// bindPod looks up the pod and its node, which the token also contains.
-func bindPod(ctx context.Context, objects resource.Client, account *core.ServiceAccount, name string) (binding, types.UID, error) {
+// bindPod reads a pod and its node, which the token also contains.
+func bindPod(
+	ctx context.Context, objects resource.Client, account *core.ServiceAccount, name string,
+) (binding, types.UID, error) {
 	pod, err := get[*core.Pod](ctx, objects, pods, account.Namespace, name)
 	if err != nil {
 		return binding{}, "", err
 	}
 	if pod.Spec.ServiceAccountName != account.Name {
-		return binding{}, "", apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", account.Name))
+		return binding{}, "", apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running "+
+			"with different serviceaccount name.", account.Name))
 	}
 	bound := binding{pod: pod}
 	if pod.Spec.NodeName == "" {
@@ -177,7 +192,9 @@ func bindPod(ctx context.Context, objects resource.Client, account *core.Service
 	return bound, pod.UID, err
 }
 
-func get[T runtime.Object](ctx context.Context, objects resource.Client, gr schema.GroupResource, namespace, name string) (T, error) {
+func get[T runtime.Object](
+	ctx context.Context, objects resource.Client, gr schema.GroupResource, namespace, name string,
+) (T, error) {
 	object, err := objects.Get(ctx,
 		resource.Key{GroupResource: gr, Namespace: namespace, Name: name}, resource.ReadOptions{})
 	if err != nil {
@@ -187,14 +204,19 @@ func get[T runtime.Object](ctx context.Context, objects resource.Client, gr sche
 	return object.(T), nil
 }
 
-// answer signs the token. With --service-account-extend-token-expiration, a pod's token of the lifetime that kubelets
-// request is valid for a year, so that programs that do not reload it get warnings instead of errors.
-func (t *Tokens) answer(ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, bound binding, now time.Time) (runtime.Object, error) {
+// answer signs the token and returns the response. With --service-account-extend-token-expiration, a pod's token with
+// the lifetime that kubelets request is valid for extendedLifetime, up to a year, so that programs that do not reload
+// the token get warnings instead of errors.
+func (t *Tokens) answer(
+	ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, bound binding, now time.Time,
+) (runtime.Object, error) {
 	lifetime, warnAfter := request.Spec.ExpirationSeconds, int64(0)
-	if t.config.ServiceAccountExtendExpiry && bound.pod != nil && lifetime == serviceaccount.WarnOnlyBoundTokenExpirationSeconds && t.isForUs(request.Spec.Audiences) {
+	if t.config.ServiceAccountExtendExpiry && bound.pod != nil &&
+		lifetime == serviceaccount.WarnOnlyBoundTokenExpirationSeconds && t.isForUs(request.Spec.Audiences) {
 		lifetime, warnAfter = t.extendedLifetime, lifetime
 	}
-	public, private, err := serviceaccount.Claims(*account, bound.pod, bound.secret, bound.node, lifetime, warnAfter, request.Spec.Audiences)
+	public, private, err := serviceaccount.Claims(*account, bound.pod, bound.secret, bound.node, lifetime,
+		warnAfter, request.Spec.Audiences)
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +235,7 @@ func (t *Tokens) answer(ctx context.Context, request *authentication.TokenReques
 	return answer, nil
 }
 
-// isForUs reports whether all audiences of a token are this server's.
+// isForUs reports whether all audiences of a token are audiences of this server.
 func (t *Tokens) isForUs(audiences []string) bool {
 	ours := t.config.Audiences()
 	return !slices.ContainsFunc(audiences, func(audience string) bool { return !slices.Contains(ours, audience) })

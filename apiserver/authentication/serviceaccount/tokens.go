@@ -21,18 +21,20 @@ import (
 type Tokens struct {
 	config config.Authentication
 	clock  clock.PassiveClock
-	// keys verify tokens; nil: no token is accepted.
-	keys     serviceaccount.PublicKeysGetter
-	external serviceaccount.TokenGenerator // external signer; nil: none
-	files    *fileKeys                     // nil: an external signer has the keys
-	// extendedLifetime, in seconds, is that of a pod's tokens with --service-account-extend-token-expiration.
+	// keys verify tokens. If it is nil, no token is accepted.
+	keys serviceaccount.PublicKeysGetter
+	// external is the external signer; nil if there is none.
+	external serviceaccount.TokenGenerator
+	// files has the keys in files; nil if an external signer has the keys.
+	files *fileKeys
+	// extendedLifetime is the lifetime in seconds of pods' tokens with --service-account-extend-token-expiration.
 	extendedLifetime int64
 	// closeSigner ends the connection to an external signer.
 	closeSigner context.CancelFunc
 }
 
-// New reads the keys of --service-account-key-file and --service-account-signing-key-file, or connects to the signer of
-// --service-account-signing-endpoint and fetches its keys. The caller must call Close.
+// New reads the keys of --service-account-key-file and --service-account-signing-key-file, or connects to the external
+// signer at --service-account-signing-endpoint and fetches its keys. The caller must call Close.
 func New(ctx context.Context, config config.Authentication, clock clock.PassiveClock) (*Tokens, error) {
 	t := &Tokens{
 		config: config, clock: clock, extendedLifetime: serviceaccount.ExpirationExtensionSeconds, closeSigner: func() {},
@@ -56,7 +58,7 @@ func New(ctx context.Context, config config.Authentication, clock clock.PassiveC
 	return t, nil
 }
 
-// generator returns what signs tokens, or nil: no token is issued.
+// generator returns the signer of tokens, or nil if no tokens are issued.
 func (t *Tokens) generator() serviceaccount.TokenGenerator {
 	if t.files != nil {
 		return t.files.current.Load().signing
@@ -64,7 +66,7 @@ func (t *Tokens) generator() serviceaccount.TokenGenerator {
 	return t.external
 }
 
-// Files returns the paths of the keys, which Reload reads again.
+// Files returns the paths of the files with keys, which Reload reads again.
 func (t *Tokens) Files() []string {
 	if t.files == nil {
 		return nil
@@ -76,7 +78,7 @@ func (t *Tokens) Files() []string {
 	return files
 }
 
-// Reload reads the keys again if they are in files. On an error the current ones stay in use.
+// Reload reads the keys again if they are in files. On an error the current keys stay in use.
 func (t *Tokens) Reload() error {
 	if t.keys == nil || t.files == nil {
 		return nil
@@ -84,7 +86,7 @@ func (t *Tokens) Reload() error {
 	return t.files.Reload()
 }
 
-// signer returns the public key of a signing key, and the generator of tokens that it signs.
+// signer returns the public key of the signing key in a file, and the generator that signs tokens with the key.
 func signer(file, issuer string) (crypto.PublicKey, serviceaccount.TokenGenerator, error) {
 	key, err := keyutil.PrivateKeyFromFile(file)
 	if err != nil {
@@ -101,13 +103,14 @@ func signer(file, issuer string) (crypto.PublicKey, serviceaccount.TokenGenerato
 	return signing.Public(), generator, nil
 }
 
-// Authenticators returns the authenticators of legacy tokens, which Secrets contain, and of tokens signed by one of the
-// issuers. They look up bound objects in objects.
+// Authenticators returns the authenticators of legacy tokens, which are stored in Secrets, and of tokens that any of
+// the issuers has signed. They read bound objects from objects.
 func (t *Tokens) Authenticators(objects resource.Client) ([]authenticator.Token, error) {
 	if t.keys == nil {
 		return nil, nil
 	}
-	serviceaccount.RegisterMetrics() // for builtin.MeasureUpstream
+	// The metrics are exported by builtin.MeasureUpstream.
+	serviceaccount.RegisterMetrics()
 	getter := getter{objects}
 	legacy, err := serviceaccount.NewLegacyValidator(t.config.ServiceAccountLookup, getter, getter)
 	if err != nil {
@@ -118,31 +121,35 @@ func (t *Tokens) Authenticators(objects resource.Client) ([]authenticator.Token,
 	}
 	if len(t.config.ServiceAccountIssuers) > 0 {
 		bound := serviceaccount.NewValidator(getter)
-		all = append(all, serviceaccount.JWTTokenAuthenticator(t.config.ServiceAccountIssuers, t.keys, t.config.Audiences(), bound))
+		all = append(all,
+			serviceaccount.JWTTokenAuthenticator(t.config.ServiceAccountIssuers, t.keys, t.config.Audiences(), bound))
 	}
 	return all, nil
 }
 
-// Close ends the connection to the signer.
+// Close ends the connection to an external signer.
 func (t *Tokens) Close() { t.closeSigner() }
 
-// Document returns an OpenID discovery document and how many seconds it may be cached.
+// Document returns an OpenID discovery document and the number of seconds for which it may be cached.
 type Document func() (body []byte, seconds int)
 
-// Metadata has the OpenID discovery documents, with which other parties verify tokens. They change with the keys of an
-// external signer.
+// Metadata has the OpenID discovery documents, with which other parties verify tokens. They change when the keys
+// change.
 type Metadata struct {
-	Configuration Document // of /.well-known/openid-configuration, JSON
-	Keys          Document // of /openid/v1/jwks, a JSON web key set
+	// Configuration is the JSON document /.well-known/openid-configuration.
+	Configuration Document
+	// Keys is the JSON web key set /openid/v1/jwks.
+	Keys Document
 }
 
 // Metadata returns the documents of the first issuer. The keys are served at address (host:port), unless
-// --service-account-jwks-uri is set. It returns an error if the issuer is not a valid OpenID issuer.
+// --service-account-jwks-uri is set. Metadata returns an error if the issuer is not a valid OpenID issuer.
 func (t *Tokens) Metadata(address string) (Metadata, error) {
 	if t.keys == nil || len(t.config.ServiceAccountIssuers) == 0 {
 		return Metadata{}, errors.New("no service-account issuer or key is configured")
 	}
-	provider, err := serviceaccount.NewOpenIDMetadataProvider(t.config.ServiceAccountIssuers[0], t.config.ServiceAccountJWKSURI, address, t.keys)
+	provider, err := serviceaccount.NewOpenIDMetadataProvider(t.config.ServiceAccountIssuers[0],
+		t.config.ServiceAccountJWKSURI, address, t.keys)
 	if err != nil {
 		return Metadata{}, err
 	}

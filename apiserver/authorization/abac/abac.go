@@ -1,4 +1,4 @@
-// Package abac is the authorization mode ABAC: upstream's authorizer on the file of --authorization-policy-file.
+// Package abac is the authorization mode ABAC: upstream's authorizer with the policy of --authorization-policy-file.
 package abac
 
 import (
@@ -6,13 +6,13 @@ import (
 	"k8s.io/kubernetes/pkg/auth/authorizer/abac"
 )
 
-// Policy is the policy of a file. Like kube-apiserver's it is read once.
+// Policy is the policy in a file. As in kube-apiserver, the file is read only once.
 type Policy interface {
 	authorizer.Authorizer
 	authorizer.RuleResolver
 }
 
-// Load reads a policy, one JSON object per line.
+// Load reads a policy file with one JSON object per line.
 func Load(file string) (Policy, error) {
 	policy, err := abac.NewFromFile(file)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package node is the authorization mode Node: a kubelet may access the objects that the pods on its node refer to. It
-// runs upstream's authorizer, whose graph of these references is fed by informers of the watch cache.
+// runs upstream's authorizer. Informers of the watch cache update the authorizer's graph of these references.
 package node
 
 import (
@@ -21,16 +21,17 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// Authorizer decides about requests of nodes. It implements authorizer.Authorizer and authorizer.RuleResolver.
+// Authorizer decides about the requests of nodes. It implements authorizer.Authorizer and authorizer.RuleResolver.
 type Authorizer struct {
 	*node.NodeAuthorizer
 	handlers []cache.ResourceEventHandlerRegistration
 }
 
-// New returns an authorizer. It denies everything until the informers of factory are started and have synced. The graph
-// keeps the names of objects, not the objects.
+// New returns an authorizer. It denies all requests of nodes until the informers of factory have been started and have
+// synced. The graph has the names of objects, not the objects.
 func New(factory informers.SharedInformerFactory) *Authorizer {
-	node.RegisterMetrics() // for builtin.MeasureUpstream
+	// The metrics are exported by builtin.MeasureUpstream.
+	node.RegisterMetrics()
 	a := &Authorizer{}
 	recording := recorder{factory, a}
 	all := metav1.NamespaceAll
@@ -50,7 +51,7 @@ func New(factory informers.SharedInformerFactory) *Authorizer {
 	return a
 }
 
-// Synced reports whether the graph has all objects that existed at the start.
+// Synced reports whether the graph contains all objects that existed when the informers were started.
 func (a *Authorizer) Synced() bool {
 	for _, handler := range a.handlers {
 		if !handler.HasSynced() {
@@ -60,15 +61,17 @@ func (a *Authorizer) Synced() bool {
 	return true
 }
 
-// recorder is a factory that records the handlers added to its informers, because upstream does not expose whether they
-// have synced.
+// recorder is a factory that records the handlers that are added to its informers, because upstream does not expose
+// whether the handlers have synced.
 type recorder struct {
 	internalinterfaces.SharedInformerFactory
 	authorizer *Authorizer
 }
 
 // InformerFor implements internalinterfaces.SharedInformerFactory.
-func (r recorder) InformerFor(object runtime.Object, make internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+func (r recorder) InformerFor(
+	object runtime.Object, make internalinterfaces.NewInformerFunc,
+) cache.SharedIndexInformer {
 	return recorded{r.SharedInformerFactory.InformerFor(object, make), r.authorizer}
 }
 

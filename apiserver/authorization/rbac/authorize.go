@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// Authorize implements authorizer.Authorizer. It never denies; if no rule allows the request, other modes decide.
+// Authorize implements authorizer.Authorizer. It never denies: if no rule allows the request, it has no opinion.
 func (p *Policy) Authorize(_ context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	who := attributes.GetUser()
 	entry := p.users.of(who)
@@ -36,11 +36,14 @@ func allows(r *rules, attributes authorizer.Attributes) *grant {
 	if !attributes.IsResourceRequest() {
 		return r.allowsPath(attributes.GetVerb(), attributes.GetPath())
 	}
-	return r.allowsResource(attributes.GetVerb(), attributes.GetAPIGroup(), attributes.GetResource(), attributes.GetSubresource(), attributes.GetName())
+	return r.allowsResource(attributes.GetVerb(), attributes.GetAPIGroup(), attributes.GetResource(),
+		attributes.GetSubresource(), attributes.GetName())
 }
 
 // RulesFor implements authorizer.RuleResolver.
-func (p *Policy) RulesFor(ctx context.Context, who user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+func (p *Policy) RulesFor(
+	ctx context.Context, who user.Info, namespace string,
+) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	held, err := p.Resolver().RulesFor(ctx, who, namespace)
 	var resources []authorizer.ResourceRuleInfo
 	var paths []authorizer.NonResourceRuleInfo
@@ -51,27 +54,31 @@ func (p *Policy) RulesFor(ctx context.Context, who user.Info, namespace string) 
 			})
 		}
 		if len(rule.NonResourceURLs) > 0 {
-			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{Verbs: rule.Verbs, NonResourceURLs: rule.NonResourceURLs})
+			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{
+				Verbs: rule.Verbs, NonResourceURLs: rule.NonResourceURLs,
+			})
 		}
 	}
 	return resources, paths, false, err
 }
 
-// Resolver returns the policy as an AuthorizationRuleResolver, for upstream's escalation checks.
+// Resolver returns a resolver of the policy's rules for upstream's escalation checks.
 func (p *Policy) Resolver() Resolver { return Resolver{policy: p} }
 
 // Resolver implements validation.AuthorizationRuleResolver.
 type Resolver struct{ policy *Policy }
 
-// GetRoleReferenceRules returns the rules of the role that a binding in a namespace refers to. The namespace of a
-// ClusterRoleBinding is "".
-func (r Resolver) GetRoleReferenceRules(_ context.Context, role rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
+// GetRoleReferenceRules returns the rules of the role to which a binding in a namespace refers. namespace is "" for a
+// ClusterRoleBinding.
+func (r Resolver) GetRoleReferenceRules(
+	_ context.Context, role rbacv1.RoleRef, namespace string,
+) ([]rbacv1.PolicyRule, error) {
 	r.policy.mu.RLock()
 	defer r.policy.mu.RUnlock()
 	return r.policy.roleRules(role, namespace)
 }
 
-// RulesFor returns all rules of a user in a namespace. The error names the roles that do not exist.
+// RulesFor returns all rules of a user in a namespace. The error lists the roles that do not exist.
 func (r Resolver) RulesFor(ctx context.Context, who user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
 	var held []rbacv1.PolicyRule
 	var errs []error
@@ -87,8 +94,11 @@ func (r Resolver) RulesFor(ctx context.Context, who user.Info, namespace string)
 	return held, utilerrors.NewAggregate(errs)
 }
 
-// VisitRulesFor visits the rules of a user in a namespace, and any errors, until visit returns false.
-func (r Resolver) VisitRulesFor(_ context.Context, who user.Info, namespace string, visit func(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool) {
+// VisitRulesFor calls visit with each rule of a user in a namespace, and with errors, until visit returns false.
+func (r Resolver) VisitRulesFor(
+	_ context.Context, who user.Info, namespace string,
+	visit func(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool,
+) {
 	entry := r.policy.users.of(who)
 	scopes := []*rules{r.policy.clusterRules(entry, who)}
 	if namespace != "" {

@@ -9,13 +9,13 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// The caches are cleared when they are full; entries in use are compiled again.
+// These are the maximum sizes of the caches. A full cache is cleared; entries that are still in use are compiled again.
 const (
 	maxUsers             = 10_000
 	maxNamespacesPerUser = 1_000
 )
 
-// userCache caches compiled rules by the hash of a user's name and groups. The zero value is ready to use.
+// userCache caches compiled rules by a hash of user name and groups. The zero value is ready to use.
 type userCache struct {
 	mu    sync.RWMutex
 	users map[uint64]*userRules
@@ -23,7 +23,7 @@ type userCache struct {
 
 var seed = maphash.MakeSeed()
 
-// userRules are the compiled rules of one user.
+// userRules caches the compiled rules of one user.
 type userRules struct {
 	name   string
 	groups []string
@@ -34,7 +34,7 @@ type userRules struct {
 	namespaces map[string]*rules
 }
 
-// of returns the entry of a user, and creates it if there is none.
+// of returns the entry of a user, and creates it if necessary.
 func (c *userCache) of(who user.Info) *userRules {
 	name, groups := who.GetName(), who.GetGroups()
 	sum := maphash.String(seed, name)
@@ -57,7 +57,7 @@ func (c *userCache) of(who user.Info) *userRules {
 	return entry
 }
 
-// clusterRules returns the rules of a user through ClusterRoleBindings.
+// clusterRules returns the rules of a user from ClusterRoleBindings.
 func (p *Policy) clusterRules(entry *userRules, who user.Info) *rules {
 	if r := entry.cluster.Load(); r != nil && r.clusterGeneration == p.clusterGeneration.Load() {
 		return r
@@ -67,12 +67,13 @@ func (p *Policy) clusterRules(entry *userRules, who user.Info) *rules {
 	return r
 }
 
-// namespaceRules returns the rules of a user through the RoleBindings of a namespace.
+// namespaceRules returns the rules of a user from the RoleBindings of a namespace.
 func (p *Policy) namespaceRules(entry *userRules, who user.Info, namespace string) *rules {
 	entry.mu.RLock()
 	r := entry.namespaces[namespace]
 	entry.mu.RUnlock()
-	if r != nil && r.clusterGeneration == p.clusterGeneration.Load() && r.namespaceGeneration == p.namespaceGeneration.Load() {
+	if r != nil && r.clusterGeneration == p.clusterGeneration.Load() &&
+		r.namespaceGeneration == p.namespaceGeneration.Load() {
 		return r
 	}
 	r = p.compile(who, namespace)

@@ -11,20 +11,21 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// grant is one rule of a user and its source.
+// grant is one rule of a user and the binding that grants it.
 type grant struct {
 	rule   *rbacv1.PolicyRule
 	source *source
 }
 
-// source is a binding and the index of the user in its subjects.
+// source is a binding and the index of its first subject that matches the user.
 type source struct {
 	binding *binding
 	subject int
-	reason  string // of a decision to allow; built once because every request needs it
+	// reason is the reason of a decision to allow. It is built only once, because each allowed request needs it.
+	reason string
 }
 
-// String describes the source as kube-apiserver does in its reasons.
+// String describes the source as kube-apiserver does in the reason of a decision.
 func (s *source) String() string {
 	subject := s.binding.subjects[s.subject]
 	who := subject.Name
@@ -42,19 +43,22 @@ func (s *source) String() string {
 	return fmt.Sprintf("%s %q of %s %q to %s %q", kind, name, s.binding.role.Kind, s.binding.role.Name, subject.Kind, who)
 }
 
-// rules are the rules of a user through the bindings of one scope. They are immutable.
+// rules are the rules of a user from the bindings of one scope. They are immutable.
 type rules struct {
 	grants []grant
-	errors []error // of bindings whose role does not exist
+	// errors has the errors of bindings whose role does not exist.
+	errors []error
 
-	byResource map[string][]int32 // positions in grants by resource as the rule spells it: "pods", "pods/log", "*/scale", "*"
-	paths      []int32            // positions of those with non-resource URLs
+	// byResource maps a resource in the spelling of the rule ("pods", "pods/log", "*/scale", "*") to indexes in grants.
+	byResource map[string][]int32
+	// paths has the indexes in grants of rules with non-resource URLs.
+	paths []int32
 
 	clusterGeneration   int64
 	namespaceGeneration int64
 }
 
-// compile returns the rules of a user through the bindings of a namespace; "" is for ClusterRoleBindings.
+// compile returns the rules of a user from the bindings of a namespace, or from ClusterRoleBindings if namespace is "".
 func (p *Policy) compile(who user.Info, namespace string) *rules {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -74,7 +78,7 @@ func (p *Policy) compile(who user.Info, namespace string) *rules {
 	return r
 }
 
-// held returns the bindings of one scope that have the user as a subject, sorted by name.
+// held returns the bindings of a namespace whose subjects include the user or a group of the user, sorted by name.
 func (p *Policy) held(who user.Info, namespace string) []*source {
 	var held []*source
 	first := make(map[*binding]*source)
@@ -99,7 +103,7 @@ func (p *Policy) held(who user.Info, namespace string) []*source {
 	return held
 }
 
-// roleRules returns the rules of the role that a binding in a namespace refers to.
+// roleRules returns the rules of the role to which a binding in a namespace refers. The caller must hold the lock.
 func (p *Policy) roleRules(role rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	switch role.Kind {
 	case "Role":
@@ -129,7 +133,7 @@ func (r *rules) add(rule *rbacv1.PolicyRule, from *source) {
 	}
 }
 
-// allowsResource returns the grant that allows a request for a resource, or nil.
+// allowsResource returns a grant that allows a request for a resource, or nil.
 func (r *rules) allowsResource(verb, group, resource, subresource, name string) *grant {
 	if len(r.byResource) == 0 {
 		return nil
@@ -149,7 +153,7 @@ func (r *rules) allowsResource(verb, group, resource, subresource, name string) 
 	return r.among(r.byResource[string(combined)], verb, group, name)
 }
 
-// among returns the first grant at the given positions that covers verb, group and name, or nil.
+// among returns the first of the grants at the given positions that covers verb, group and name, or nil.
 func (r *rules) among(positions []int32, verb, group, name string) *grant {
 	for _, position := range positions {
 		g := &r.grants[position]
@@ -161,7 +165,7 @@ func (r *rules) among(positions []int32, verb, group, name string) *grant {
 	return nil
 }
 
-// allowsPath returns the grant that allows a non-resource request, or nil.
+// allowsPath returns a grant that allows a non-resource request, or nil.
 func (r *rules) allowsPath(verb, path string) *grant {
 	for _, position := range r.paths {
 		if g := &r.grants[position]; covers(g.rule.Verbs, verb) && coversPath(g.rule.NonResourceURLs, path) {

@@ -1,8 +1,8 @@
 // Package rbac is the authorization mode RBAC.
 //
-// The policy indexes bindings by subject. The rules of a user are compiled on first use from the bindings of its name
-// and groups, and cached until an RBAC object changes. The cost of a decision therefore does not depend on the number
-// of bindings of other subjects.
+// The policy indexes bindings by subject. The rules of a user are compiled on first use, from the bindings of the
+// user's name and groups, and cached until an RBAC object changes. The cost of a decision therefore does not depend on
+// the number of bindings of other subjects.
 package rbac
 
 import (
@@ -13,17 +13,21 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// Policy has the current RBAC objects. It is safe for concurrent use. The caller must not modify objects passed to it.
-// It implements authorizer.Authorizer and authorizer.RuleResolver.
+// Policy has the current RBAC objects. It is safe for concurrent use. The caller must not modify objects after passing
+// them to it. Policy implements authorizer.Authorizer and authorizer.RuleResolver.
 type Policy struct {
-	mu           sync.RWMutex
-	roles        map[string][]rbacv1.PolicyRule // by "namespace/name"
-	clusterRoles map[string][]rbacv1.PolicyRule // by name
-	bindings     map[string]*binding            // by "namespace/name"; "/name" for those of the cluster
-	bySubject    map[scope]map[*binding]int     // to the position of the first such subject in the binding
+	mu sync.RWMutex
+	// roles has the rules of Roles by "namespace/name".
+	roles map[string][]rbacv1.PolicyRule
+	// clusterRoles has the rules of ClusterRoles by name.
+	clusterRoles map[string][]rbacv1.PolicyRule
+	// bindings has RoleBindings by "namespace/name", and ClusterRoleBindings by "/name".
+	bindings map[string]*binding
+	// bySubject maps a subject to its bindings, and a binding to the index of the first such subject in it.
+	bySubject map[scope]map[*binding]int
 
-	// The generations count changes. Compiled rules have the generation that they were compiled from and are valid while
-	// it is current. Changes to Roles and RoleBindings do not affect rules through ClusterRoleBindings.
+	// The generations count changes. Compiled rules contain the generations that they were compiled from, and are valid
+	// while these are current. Changes of Roles and RoleBindings do not affect the rules from ClusterRoleBindings.
 	clusterGeneration   atomic.Int64
 	namespaceGeneration atomic.Int64
 
@@ -32,17 +36,19 @@ type Policy struct {
 
 // binding is a RoleBinding or a ClusterRoleBinding.
 type binding struct {
-	namespace string // "" for a ClusterRoleBinding
+	// namespace is "" for a ClusterRoleBinding.
+	namespace string
 	name      string
 	role      rbacv1.RoleRef
 	subjects  []rbacv1.Subject
 }
 
-// scope is a subject in the namespace of a binding ("" for the cluster).
+// scope is a subject and the namespace of a binding, which is "" for a ClusterRoleBinding.
 type scope struct {
 	namespace string
-	group     bool // else a user name
-	name      string
+	// group is set if name is the name of a group; otherwise name is the name of a user.
+	group bool
+	name  string
 }
 
 // New returns an empty policy, which allows nothing.
@@ -79,7 +85,7 @@ func (p *Policy) SetClusterRole(key string, role *rbacv1.ClusterRole) {
 	p.clusterGeneration.Add(1)
 }
 
-// SetRoleBinding adds or replaces a RoleBinding, or removes it if it is nil. The key is "namespace/name".
+// SetRoleBinding adds or replaces a RoleBinding, or removes it if object is nil. The key is "namespace/name".
 func (p *Policy) SetRoleBinding(key string, object *rbacv1.RoleBinding) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +96,7 @@ func (p *Policy) SetRoleBinding(key string, object *rbacv1.RoleBinding) {
 	p.namespaceGeneration.Add(1)
 }
 
-// SetClusterRoleBinding adds or replaces a ClusterRoleBinding, or removes it if it is nil. The key is its name.
+// SetClusterRoleBinding adds or replaces a ClusterRoleBinding, or removes it if object is nil. The key is its name.
 func (p *Policy) SetClusterRoleBinding(key string, object *rbacv1.ClusterRoleBinding) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,8 +140,8 @@ func (p *Policy) unbind(key string) {
 	}
 }
 
-// scopeOf returns the scope of a subject in a binding. A service account without a namespace is in the namespace of the
-// binding.
+// scopeOf returns the scope of a subject in a binding, and reports whether the subject is valid. A service account
+// without a namespace is in the namespace of the binding.
 func scopeOf(subject rbacv1.Subject, namespace string) (scope, bool) {
 	switch subject.Kind {
 	case rbacv1.UserKind:
@@ -147,7 +153,8 @@ func scopeOf(subject rbacv1.Subject, namespace string) (scope, bool) {
 		if home == "" {
 			home = namespace
 		}
-		name := serviceaccount.ServiceAccountUsernamePrefix + home + serviceaccount.ServiceAccountUsernameSeparator + subject.Name
+		name := serviceaccount.ServiceAccountUsernamePrefix + home +
+			serviceaccount.ServiceAccountUsernameSeparator + subject.Name
 		return scope{namespace: namespace, name: name}, home != ""
 	}
 	return scope{}, false

@@ -20,12 +20,12 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Options are the dependencies of the group: writers of a policy must be allowed to read its parameters.
+// Options are the dependencies of the group.
 type Options struct {
-	// Authorizer checks this; nil disables the check.
+	// Authorizer checks that a client that writes a policy or binding may read the parameters; nil disables the check.
 	Authorizer authorizer.Authorizer
 	Objects    resource.Client
-	// Resource returns the resource of a parameter kind.
+	// Resource returns the resource of a kind of parameters.
 	Resource func(schema.GroupVersionKind) (schema.GroupVersionResource, error)
 }
 
@@ -37,7 +37,7 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 	validating := validatingadmissionpolicy.NewStrategy(options.Authorizer, find)
 	extensions := []string{"api-extensions"}
 	stable, mutating := []string{"v1"}, []string{"v1", "v1beta1", "v1alpha1"}
-	// Mutating policies are stored in the version of the previous release.
+	// Mutating policies are stored in v1beta1, which the previous release can read.
 	beta := schema.GroupVersion{Group: "admissionregistration.k8s.io", Version: "v1beta1"}
 	return []*resource.Definition{
 		group.Define(definition.Kind{
@@ -67,7 +67,7 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 	}
 }
 
-// policies resolves the policy of a binding.
+// policies reads the policy that a binding refers to.
 type policies struct{ objects resource.Client }
 
 func (p policies) GetMutatingAdmissionPolicy(ctx context.Context, name string) (*api.MutatingAdmissionPolicy, error) {
@@ -79,7 +79,9 @@ func (p policies) GetMutatingAdmissionPolicy(ctx context.Context, name string) (
 	return object.(*api.MutatingAdmissionPolicy), nil
 }
 
-func (p policies) GetValidatingAdmissionPolicy(ctx context.Context, name string) (*api.ValidatingAdmissionPolicy, error) {
+func (p policies) GetValidatingAdmissionPolicy(
+	ctx context.Context, name string,
+) (*api.ValidatingAdmissionPolicy, error) {
 	object, err := p.objects.Get(ctx,
 		resource.Key{GroupResource: api.Resource("validatingadmissionpolicies"), Name: name}, resource.ReadOptions{})
 	if err != nil {

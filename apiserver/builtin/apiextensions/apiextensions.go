@@ -24,9 +24,12 @@ func NewScheme() *runtime.Scheme {
 }
 
 // Definitions returns the kinds of the group.
-func Definitions(loader *builtinschema.Loader, clock clock.PassiveClock, serves func(schema.GroupVersionResource) bool) []*resource.Definition {
+func Definitions(
+	loader *builtinschema.Loader, clock clock.PassiveClock, serves func(schema.GroupVersionResource) bool,
+) []*resource.Definition {
 	scheme := NewScheme()
-	builder := definition.NewBuilder(scheme, serializer.NewCodecFactory(scheme), loader.For(scheme), serves).StoredAs(runtime.ContentTypeJSON)
+	builder := definition.NewBuilder(scheme, serializer.NewCodecFactory(scheme), loader.For(scheme),
+		serves).StoredAs(runtime.ContentTypeJSON)
 	return []*resource.Definition{builder.Group("apiextensions.k8s.io", "v1").Define(definition.Kind{
 		Name: "CustomResourceDefinition", ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"},
 		Strategy: customresourcedefinition.NewStrategy(scheme),

@@ -13,7 +13,8 @@ type deletion struct {
 	clock clock.PassiveClock
 }
 
-// Terminate implements resource.Terminator. A metadata finalizer keeps the object.
+// Terminate implements resource.Terminator. It adds the finalizer that keeps the definition, and the condition
+// Terminating.
 func (d deletion) Terminate(object runtime.Object, _ *metav1.DeleteOptions) (pending bool) {
 	definition := object.(*apiextensions.CustomResourceDefinition)
 	if !definition.DeletionTimestamp.IsZero() {

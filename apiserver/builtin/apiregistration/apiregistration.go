@@ -14,7 +14,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// APIServices is the resource of APIServices.
+// APIServices is the group and resource of APIServices.
 var APIServices = schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"}
 
 // NewScheme returns a scheme with the types of the group.
@@ -28,7 +28,8 @@ func NewScheme() *runtime.Scheme {
 // Definitions returns the kinds of the group.
 func Definitions(loader *builtinschema.Loader, serves func(schema.GroupVersionResource) bool) []*resource.Definition {
 	scheme := NewScheme()
-	builder := definition.NewBuilder(scheme, serializer.NewCodecFactory(scheme), loader.For(scheme), serves).StoredAs(runtime.ContentTypeJSON)
+	builder := definition.NewBuilder(scheme, serializer.NewCodecFactory(scheme), loader.For(scheme),
+		serves).StoredAs(runtime.ContentTypeJSON)
 	return []*resource.Definition{builder.Group(APIServices.Group, "v1").Define(definition.Kind{
 		Name: "APIService", Categories: []string{"api-extensions"},
 		Strategy: apiservice.NewStrategy(scheme),

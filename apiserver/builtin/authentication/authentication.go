@@ -22,9 +22,9 @@ import (
 
 // Options are the dependencies of the reviews.
 type Options struct {
-	// Tokens authenticates tokens; nil rejects all.
+	// Tokens authenticates the token of a TokenReview; nil rejects all tokens.
 	Tokens authenticator.Token
-	// Audiences are the audiences of this server, the default of a review.
+	// Audiences are the audiences of this server, the default audiences of a TokenReview.
 	Audiences authenticator.Audiences
 	Clock     clock.PassiveClock
 }
@@ -40,7 +40,7 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 
 type selfReviewer struct{ clock clock.PassiveClock }
 
-func (r selfReviewer) review(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
+func (r selfReviewer) review(ctx context.Context, call resource.Call) (runtime.Object, error) {
 	if err := call.Validate(ctx); err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ type tokenReviewer struct {
 	audiences authenticator.Audiences
 }
 
-func (r tokenReviewer) review(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
+func (r tokenReviewer) review(ctx context.Context, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.TokenReview)
 	if review.Spec.Token == "" {
 		return nil, apierrors.NewBadRequest("token is required for TokenReview in authentication")
@@ -80,7 +80,7 @@ func (r tokenReviewer) review(ctx context.Context, _ resource.Client, call resou
 	response, authenticated, err := r.tokens.AuthenticateToken(ctx, review.Spec.Token)
 	review.Status = api.TokenReviewStatus{Authenticated: authenticated}
 	if err != nil || !authenticated {
-		// kube-apiserver's first authenticator, of its own token, rejects the token too.
+		// kube-apiserver's first authenticator, for its loopback token, also rejects the token.
 		review.Status.Error = utilerrors.NewAggregate([]error{errInvalidToken, err}).Error()
 	}
 	if response == nil || response.User == nil {

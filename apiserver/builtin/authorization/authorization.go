@@ -21,7 +21,9 @@ import (
 )
 
 // Definitions returns the kinds of the group.
-func Definitions(builder *definition.Builder, authorizer authorizer.Authorizer, rules authorizer.RuleResolver) []*resource.Definition {
+func Definitions(
+	builder *definition.Builder, authorizer authorizer.Authorizer, rules authorizer.RuleResolver,
+) []*resource.Definition {
 	group := builder.Group("authorization.k8s.io", "v1")
 	r := reviewer{authorizer, rules}
 	return []*resource.Definition{
@@ -37,7 +39,7 @@ type reviewer struct {
 	rules      authorizer.RuleResolver
 }
 
-func (r reviewer) subject(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
+func (r reviewer) subject(ctx context.Context, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SubjectAccessReview)
 	if err := checkRequirements(review.Spec.ResourceAttributes); err != nil {
 		return nil, err
@@ -53,7 +55,7 @@ func (r reviewer) subject(ctx context.Context, _ resource.Client, call resource.
 	return review, err
 }
 
-func (r reviewer) local(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
+func (r reviewer) local(ctx context.Context, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.LocalSubjectAccessReview)
 	if err := checkRequirements(review.Spec.ResourceAttributes); err != nil {
 		return nil, err
@@ -76,7 +78,7 @@ func (r reviewer) local(ctx context.Context, _ resource.Client, call resource.Ca
 	return review, err
 }
 
-func (r reviewer) self(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
+func (r reviewer) self(ctx context.Context, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SelfSubjectAccessReview)
 	if err := checkRequirements(review.Spec.ResourceAttributes); err != nil {
 		return nil, err
@@ -103,7 +105,7 @@ func (r reviewer) self(ctx context.Context, _ resource.Client, call resource.Cal
 	return review, err
 }
 
-func (r reviewer) selfRules(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
+func (r reviewer) selfRules(ctx context.Context, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SelfSubjectRulesReview)
 	self, ok := genericrequest.UserFrom(ctx)
 	if !ok {
@@ -148,11 +150,11 @@ func noAuthorizer() error {
 	return apierrors.NewInternalError(errors.New("no authorizer for reviews"))
 }
 
-// maxRequirements is the number of requirements of a selector, as in lists. kube-apiserver has no limit, and evaluates
-// invalid requirements in a time that grows with the square of their number.
+// maxRequirements is the maximum number of requirements in a selector, as in lists. kube-apiserver has no limit and
+// evaluates invalid requirements in a time that grows with the square of their number.
 const maxRequirements = 1000
 
-// checkRequirements returns an error if a review has more requirements than a list may have.
+// checkRequirements returns an error if a selector of a review has more than maxRequirements requirements.
 func checkRequirements(attributes *api.ResourceAttributes) error {
 	if attributes == nil {
 		return nil
@@ -160,15 +162,17 @@ func checkRequirements(attributes *api.ResourceAttributes) error {
 	path := field.NewPath("spec", "resourceAttributes")
 	var errs field.ErrorList
 	if labels := attributes.LabelSelector; labels != nil && len(labels.Requirements) > maxRequirements {
-		errs = append(errs, field.TooMany(path.Child("labelSelector", "requirements"), len(labels.Requirements), maxRequirements))
+		errs = append(errs,
+			field.TooMany(path.Child("labelSelector", "requirements"), len(labels.Requirements), maxRequirements))
 	}
 	if fields := attributes.FieldSelector; fields != nil && len(fields.Requirements) > maxRequirements {
-		errs = append(errs, field.TooMany(path.Child("fieldSelector", "requirements"), len(fields.Requirements), maxRequirements))
+		errs = append(errs,
+			field.TooMany(path.Child("fieldSelector", "requirements"), len(fields.Requirements), maxRequirements))
 	}
 	return invalid(errs)
 }
 
-// invalid has an empty kind, like kube-apiserver's error.
+// invalid returns nil if errs is empty. The error has an empty kind, like kube-apiserver's.
 func invalid(errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil

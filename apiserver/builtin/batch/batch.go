@@ -30,7 +30,7 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 	}
 }
 
-// jobDeletion warns clients that do not set a propagation policy.
+// jobDeletion warns clients that delete a Job without a propagation policy.
 type jobDeletion struct {
 	rest.RESTDeleteStrategy
 	rest.GarbageCollectionDeleteStrategy
@@ -42,7 +42,8 @@ const podsPreserved = "child pods are preserved by default when jobs are deleted
 // WarningsOnDelete implements resource.DeletionWarner.
 func (d jobDeletion) WarningsOnDelete(ctx context.Context, options *metav1.DeleteOptions) []string {
 	//nolint:staticcheck // OrphanDependents is still sent by old clients
-	if options.PropagationPolicy != nil || options.OrphanDependents != nil || d.DefaultGarbageCollectionPolicy(ctx) != rest.OrphanDependents {
+	if options.PropagationPolicy != nil || options.OrphanDependents != nil ||
+		d.DefaultGarbageCollectionPolicy(ctx) != rest.OrphanDependents {
 		return nil
 	}
 	return []string{podsPreserved}

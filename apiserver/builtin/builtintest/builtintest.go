@@ -1,5 +1,5 @@
-// Package builtintest runs the registry of all built-in kinds on a real etcd, for tests of the packages around it. It
-// is used by tests only and has none itself.
+// Package builtintest runs the registry of all built-in kinds on a real etcd, for the tests of other packages. Only
+// tests use it.
 package builtintest
 
 import (
@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -25,47 +24,49 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/client"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
 )
 
-// Server is one replica: the registry of all built-in kinds with its storage and watch caches.
+// Server is one replica without HTTP: the registry of all built-in kinds with its storage and watch caches.
 type Server struct {
-	*registry.Client
+	*client.Client
 	Registry *registry.Registry
 	Etcd     *clientv3.Client
 	Catalog  *resource.CatalogHolder
-	Freeze   func() // stops the watches of etcd, so that the caches become stale
+	// Freeze stops the watches of etcd, so that the caches become stale.
+	Freeze func()
 }
 
-// NewServer returns a server with an etcd for itself. A nil chain admits everything.
+// NewServer returns a server with its own etcd. With a nil chain, admission allows every request.
 func NewServer(t testing.TB, options builtin.Options, chain *admission.Chain) *Server {
 	t.Helper()
 	return NewServerOn(t, etcdtest.Client(t), options, chain)
 }
 
 // NewServerOn returns a server on an etcd that other replicas may share.
-func NewServerOn(t testing.TB, client *clientv3.Client, options builtin.Options, chain *admission.Chain) *Server {
+func NewServerOn(t testing.TB, etcd *clientv3.Client, options builtin.Options, chain *admission.Chain) *Server {
 	t.Helper()
-	store := storage.New(client, "/registry")
+	store := storage.New(etcd, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: logr.Discard()})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = caches.Run(ctx) }() // returns the error of ctx
+	// Run returns the error of ctx.
+	go func() { defer close(done); _ = caches.Run(ctx) }()
 	freeze := func() { cancel(); <-done }
 	t.Cleanup(freeze)
 	if chain == nil {
 		chain = &admission.Chain{}
 	}
-	s := &Server{Etcd: client, Catalog: &resource.CatalogHolder{}, Freeze: freeze}
+	s := &Server{Etcd: etcd, Catalog: &resource.CatalogHolder{}, Freeze: freeze}
 	s.Catalog.Publish(resource.NewCatalog())
 	s.Registry = registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: s.Catalog, Admission: chain,
 		Clock: clock.RealClock{}, Logger: logr.Discard(),
 	})
-	s.Client = s.Registry.Client()
-	s.Registry.AuthorizeWith(authorizerfactory.NewAlwaysAllowAuthorizer())
+	s.Client = client.New(client.Options{Registry: s.Registry, Clock: clock.RealClock{}, Logger: logr.Discard()})
 	options.Objects, options.Catalog = s.Client, s.Catalog
 	if options.EventTTL == 0 {
 		options.EventTTL = time.Hour
@@ -74,10 +75,12 @@ func NewServerOn(t testing.TB, client *clientv3.Client, options builtin.Options,
 	return s
 }
 
-// Call posts a body to a collection or subresource.
+// Call sends a create request with a body to a collection or subresource.
 func (s *Server) Call(ctx context.Context, key resource.Key, body runtime.Object) (runtime.Object, error) {
 	match, _ := s.Catalog.Current().Find(key.GroupResource)
-	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[key.Subresource], Namespace: key.Namespace, Name: key.Name}
+	target := resource.Target{
+		Match: match, Endpoint: match.Version.Endpoints[key.Subresource], Namespace: key.Namespace, Name: key.Name,
+	}
 	result, err := s.Registry.Create(ctx, target, body, registry.WriteOptions{})
 	if err != nil {
 		return nil, err
@@ -85,7 +88,7 @@ func (s *Server) Call(ctx context.Context, key resource.Key, body runtime.Object
 	return result.Object, nil
 }
 
-// WithUser returns a context with the authenticated user.
+// WithUser returns a context with an authenticated user.
 func WithUser(ctx context.Context, name string, groups ...string) context.Context {
 	return request.WithUser(ctx, &user.DefaultInfo{Name: name, Groups: groups})
 }
@@ -113,7 +116,7 @@ func (s *Server) Revision(t testing.TB) int64 {
 	return Must[*clientv3.GetResponse](t)(s.Etcd.Get(t.Context(), "/")).Header.Revision
 }
 
-// Settle waits until the watch cache holds the current versions of cluster-scoped objects.
+// Settle waits until the watch cache has the current versions of cluster-scoped objects.
 func (s *Server) Settle(t *testing.T, gr schema.GroupResource, names ...string) {
 	t.Helper()
 	for _, name := range names {

@@ -8,16 +8,19 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Etcd wraps a client of etcd. Hooks let a test act between two steps of the code under test; Hold delays watch events.
-// Hooks are set before the client is used.
+// Etcd wraps a client of etcd. With its hooks, a test can act between two steps of the code under test; Hold delays
+// watch events. The hooks must be set before the client is used.
 type Etcd struct {
 	clientv3.KV
 	clientv3.Watcher
-	BeforeRead func(key string) // optional
-	AfterWrite func(key string) // optional; called after a transaction that succeeded, for each of its keys
+	// BeforeRead is called before each Get; optional.
+	BeforeRead func(key string)
+	// AfterWrite is called for each key of a transaction that has succeeded; optional.
+	AfterWrite func(key string)
 
-	mu   sync.Mutex
-	held chan struct{} // nil: watch events pass; otherwise they pass when it is closed
+	mu sync.Mutex
+	// held is nil if watch events are delivered. Otherwise they are delivered when it is closed.
+	held chan struct{}
 }
 
 // Client returns a client that sends requests through o.
@@ -25,7 +28,8 @@ func (o *Etcd) Client(t *testing.T, of *clientv3.Client) *clientv3.Client {
 	t.Helper()
 	o.KV, o.Watcher = of.KV, of.Watcher
 	client := clientv3.NewCtxClient(t.Context())
-	client.KV, client.Watcher, client.Lease, client.Cluster, client.Maintenance = o, o, of.Lease, of.Cluster, of.Maintenance
+	client.KV, client.Watcher, client.Lease, client.Cluster, client.Maintenance =
+		o, o, of.Lease, of.Cluster, of.Maintenance
 	return client
 }
 
@@ -46,14 +50,14 @@ func (o *Etcd) Release() {
 	}
 }
 
-// delayed returns the channel that ends the delay of watch events, nil without one.
+// delayed returns the channel whose closing ends the delay of watch events, or nil if they are not delayed.
 func (o *Etcd) delayed() chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.held
 }
 
-// Close implements clientv3.Watcher. It does nothing: the wrapped client has another owner.
+// Close implements clientv3.Watcher. It does nothing, because the wrapped client has another owner.
 func (*Etcd) Close() error { return nil }
 
 // Get implements clientv3.KV.

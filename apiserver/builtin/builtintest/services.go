@@ -27,10 +27,10 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// Services is the resource of Services.
+// Services is the group and resource of Services.
 var Services = schema.GroupResource{Resource: "services"}
 
-// ServiceReplica is a server that allocates cluster IPs and node ports.
+// ServiceReplica is a server that also allocates cluster IPs and node ports.
 type ServiceReplica struct {
 	*Server
 	Allocator *serviceip.Allocator
@@ -40,8 +40,8 @@ type ServiceReplica struct {
 	Metrics   *prometheus.Registry
 }
 
-// NewServiceReplica returns a replica on a shared etcd. addresses are CIDRs joined by commas; ports is a range as
-// "30000-30003".
+// NewServiceReplica returns a replica on an etcd that other replicas may share. addresses are CIDRs separated by
+// commas; ports is a range such as "30000-30003".
 func NewServiceReplica(t *testing.T, client *clientv3.Client, addresses, ports string) *ServiceReplica {
 	t.Helper()
 	r := &ServiceReplica{Ranges: serviceip.NewRanges(), Metrics: prometheus.NewRegistry()}
@@ -65,12 +65,15 @@ func NewServiceReplica(t *testing.T, client *clientv3.Client, addresses, ports s
 	return r
 }
 
-// NewService returns a valid Service on port 80 in the namespace "default", with defaults applied after change.
+// NewService returns a valid Service on port 80 in the namespace "default", after applying change and then the
+// defaults.
 func NewService(t *testing.T, name string, change func(*v1.Service)) *core.Service {
 	t.Helper()
 	external := &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
-		Spec:       v1.ServiceSpec{Selector: map[string]string{"app": name}, Ports: []v1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80)}}},
+		Spec: v1.ServiceSpec{
+			Selector: map[string]string{"app": name}, Ports: []v1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80)}},
+		},
 	}
 	if change != nil {
 		change(external)

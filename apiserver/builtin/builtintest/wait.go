@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Must returns a function that unwraps a result and fails the test on an error.
+// Must returns a function that returns its first argument, and fails the test if its second argument is an error.
 func Must[T any](t testing.TB) func(T, error) T {
 	return func(value T, err error) T {
 		t.Helper()
@@ -17,7 +17,7 @@ func Must[T any](t testing.TB) func(T, error) T {
 	}
 }
 
-// Eventually waits until a condition holds and fails the test when it does not within 10 s.
+// Eventually waits until a condition holds, and fails the test if the condition does not hold within 10 s.
 func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(10 * time.Second)
@@ -31,8 +31,8 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// Background starts run in a goroutine. The returned function cancels its context and waits for it to return; the end
-// of the test does the same.
+// Background calls run in a goroutine. The returned function cancels the context and waits until run has returned; so
+// does the end of the test.
 func Background(t testing.TB, run func(ctx context.Context)) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

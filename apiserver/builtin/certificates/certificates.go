@@ -21,8 +21,11 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Definitions returns the kinds of the group. Signers of pod certificate requests are checked with the authorizer.
-func Definitions(builder *definition.Builder, authorizer authorizer.Authorizer, clock clock.PassiveClock) []*resource.Definition {
+// Definitions returns the kinds of the group. authorizer decides whether a signer may update the status of a
+// PodCertificateRequest.
+func Definitions(
+	builder *definition.Builder, authorizer authorizer.Authorizer, clock clock.PassiveClock,
+) []*resource.Definition {
 	group := builder.Group("certificates.k8s.io", "v1", "v1beta1", "v1alpha1")
 	beta := schema.GroupVersion{Group: "certificates.k8s.io", Version: "v1beta1"}
 	request := podcertificaterequest.NewStrategy()
@@ -33,8 +36,8 @@ func Definitions(builder *definition.Builder, authorizer authorizer.Authorizer, 
 			Subresources: []definition.Subresource{definition.Update("approval", certificates.ApprovalStrategy).WithoutTable()},
 		}),
 		group.Define(definition.Kind{
-			Name: "ClusterTrustBundle", Versions: []string{"v1beta1", "v1alpha1"}, Storage: beta, Gate: features.ClusterTrustBundle,
-			Strategy: clustertrustbundle.Strategy, Attributes: bundleAttributes,
+			Name: "ClusterTrustBundle", Versions: []string{"v1beta1", "v1alpha1"}, Storage: beta,
+			Gate: features.ClusterTrustBundle, Strategy: clustertrustbundle.Strategy, Attributes: bundleAttributes,
 		}),
 		group.Define(definition.Kind{
 			Name: "PodCertificateRequest", Versions: []string{"v1beta1"}, Storage: beta, Gate: features.PodCertificateRequest,

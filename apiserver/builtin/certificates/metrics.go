@@ -11,7 +11,7 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/certificates"
 )
 
-// Metrics count issued certificates with a requested duration, and those whose duration is close to it.
+// Metrics count issued certificates with a requested duration, and the certificates among them that honor the request.
 type Metrics struct {
 	requested *prometheus.CounterVec
 	honored   *prometheus.CounterVec
@@ -35,7 +35,8 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	}
 }
 
-// StatusUpdated counts a request whose status update issued its certificate.
+// StatusUpdated counts a CertificateSigningRequest if the update of its status, from before to after, issues the
+// certificate.
 func (m *Metrics) StatusUpdated(before, after runtime.Object) {
 	old, ok := before.(*api.CertificateSigningRequest)
 	if !ok || len(old.Status.Certificate) > 0 || old.Spec.ExpirationSeconds == nil {
@@ -48,7 +49,8 @@ func (m *Metrics) StatusUpdated(before, after runtime.Object) {
 	signer := signerLabel(old.Spec.SignerName)
 	m.requested.WithLabelValues(signer).Inc()
 	issued, err := cert.ParseCertsPEM(updated.Status.Certificate)
-	if err != nil { // rejected by validation
+	// Validation rejects the certificate.
+	if err != nil {
 		return
 	}
 	want := time.Duration(*old.Spec.ExpirationSeconds) * time.Second
@@ -57,12 +59,14 @@ func (m *Metrics) StatusUpdated(before, after runtime.Object) {
 	}
 }
 
-// honored tolerates a backdated start and a deviation of five percent.
+// honored reports whether the duration of a certificate is close to the requested one: it tolerates a backdated start
+// of 5 minutes and a deviation of 5 %, as kube-apiserver does.
 func honored(want, got time.Duration) bool {
 	return (want - got).Abs() < 5*time.Minute+want/20
 }
 
-// signerLabel bounds the values of the label: other signers than Kubernetes' are counted together.
+// signerLabel returns the label of a signer. It has few values: all signers other than Kubernetes' own have the label
+// "other".
 func signerLabel(name string) string {
 	switch name {
 	case certificatesv1.KubeAPIServerClientSignerName, certificatesv1.KubeAPIServerClientKubeletSignerName,

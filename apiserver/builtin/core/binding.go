@@ -24,13 +24,14 @@ import (
 
 var pods = schema.GroupResource{Resource: "pods"}
 
-func bindingSubresource() definition.Subresource {
-	subresource := definition.Action("binding", bindingKind, bind).WithMetadata()
+func bindingSubresource(objects resource.Client) definition.Subresource {
+	subresource := definition.Action("binding", bindingKind, binder{objects}.bind).WithMetadata()
 	subresource.Update = assignment{pod.Strategy}
 	return subresource
 }
 
-// assignment stores a pod unchanged: an update must not set the node of an existing pod, a binding may.
+// assignment is the update strategy of bindings. It omits the validation of pod updates, because this validation
+// forbids changes of spec.nodeName.
 type assignment struct{ rest.RESTUpdateStrategy }
 
 func (assignment) PrepareForUpdate(context.Context, runtime.Object, runtime.Object) {}
@@ -43,8 +44,12 @@ func (assignment) WarningsOnUpdate(context.Context, runtime.Object, runtime.Obje
 	return nil
 }
 
-// bind assigns a pod to a node. The binding's UID and resource version are preconditions.
-func bind(ctx context.Context, objects resource.Client, call resource.Call) (runtime.Object, error) {
+// binder binds the pods of a client.
+type binder struct{ objects resource.Client }
+
+// bind implements bindings and pods/binding, which assign a pod to a node. The UID and resource version of the binding
+// are preconditions.
+func (b binder) bind(ctx context.Context, call resource.Call) (runtime.Object, error) {
 	binding, ok := call.Body.(*api.Binding)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", call.Body))
@@ -62,7 +67,7 @@ func bind(ctx context.Context, objects resource.Client, call resource.Call) (run
 		return nil, apierrors.NewBadRequest("Name parameter required.")
 	}
 	key := resource.Key{GroupResource: pods, Subresource: "binding", Namespace: call.Namespace, Name: binding.Name}
-	_, err := objects.Update(ctx, key, func(current runtime.Object) error {
+	_, err := b.objects.Update(ctx, key, func(current runtime.Object) error {
 		return assign(current.(*api.Pod), binding)
 	}, resource.WriteOptions{DryRun: call.DryRun})
 	if err != nil {
@@ -71,13 +76,15 @@ func bind(ctx context.Context, objects resource.Client, call resource.Call) (run
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
-// assign applies a binding to a pod.
+// assign applies a binding to a pod, or returns the reason why it cannot be applied.
 func assign(pod *api.Pod, binding *api.Binding) error {
 	switch {
 	case binding.UID != "" && binding.UID != pod.UID:
 		return &resource.PreconditionError{What: "UID", Wanted: string(binding.UID), Actual: string(pod.UID)}
 	case binding.ResourceVersion != "" && binding.ResourceVersion != pod.ResourceVersion:
-		return &resource.PreconditionError{What: "ResourceVersion", Wanted: binding.ResourceVersion, Actual: pod.ResourceVersion}
+		return &resource.PreconditionError{
+			What: "ResourceVersion", Wanted: binding.ResourceVersion, Actual: pod.ResourceVersion,
+		}
 	case pod.DeletionTimestamp != nil:
 		return fmt.Errorf("pod %s is being deleted, cannot be assigned to a host", pod.Name)
 	case pod.Spec.NodeName != "":
@@ -105,7 +112,7 @@ func merged(into, from map[string]string) map[string]string {
 	return into
 }
 
-// asConflict returns the conflict that clients of bindings expect.
+// asConflict converts an error of assign to the conflict that clients of bindings expect.
 func asConflict(err error, name string) error {
 	if _, ok := err.(apierrors.APIStatus); ok {
 		return err

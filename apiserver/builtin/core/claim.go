@@ -6,7 +6,8 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/core"
 )
 
-// decorateClaim sets the missing one of dataSource and dataSourceRef.
+// decorateClaim completes a PersistentVolumeClaim in which only dataSource or only dataSourceRef is set: it copies the
+// value to the other field, like upstream's storage.
 func decorateClaim(internal runtime.Object) {
 	if claim, ok := internal.(*api.PersistentVolumeClaim); ok {
 		persistentvolumeclaim.NormalizeDataSources(&claim.Spec)

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,15 +15,17 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/probe"
 	httpprobe "k8s.io/kubernetes/pkg/probe/http"
+
+	"quorate.dev/panics"
 )
 
 // componentTimeout bounds one health check.
 const componentTimeout = 20 * time.Second
 
-// check probes a component.
+// check checks the health of a component.
 type check func(ctx context.Context) (probe.Result, string, error)
 
-// components are the components of a control plane on this machine, by name.
+// components maps the names of the control plane's components on this machine to their health checks.
 type components map[string]check
 
 // newComponents returns all components, including the members of etcd.
@@ -40,7 +41,8 @@ func newComponents(etcd []func(context.Context) error) components {
 }
 
 func checkURL(address url.URL) check {
-	prober := httpprobe.NewWithTLSConfig(&tls.Config{InsecureSkipVerify: true}, true) // self-signed, on this machine
+	// The components on this machine have self-signed certificates.
+	prober := httpprobe.NewWithTLSConfig(&tls.Config{InsecureSkipVerify: true}, true)
 	return func(ctx context.Context) (probe.Result, string, error) {
 		request, err := httpprobe.NewProbeRequest(&address, nil)
 		if err != nil {
@@ -61,7 +63,7 @@ func checkMember(ask func(context.Context) error) check {
 	}
 }
 
-// compute implements resource.Compute.
+// compute implements resource.Compute by running the health checks.
 func (c components) compute(ctx context.Context, name string) ([]runtime.Object, error) {
 	if name != "" {
 		check, ok := c[name]
@@ -72,9 +74,9 @@ func (c components) compute(ctx context.Context, name string) ([]runtime.Object,
 	}
 	names := slices.Sorted(maps.Keys(c))
 	statuses := make([]runtime.Object, len(names))
-	var asked sync.WaitGroup
+	var asked panics.Group
 	for i, name := range names {
-		asked.Go(func() { statuses[i] = status(ctx, name, c[name]) })
+		asked.Start(func() { statuses[i] = status(ctx, name, c[name]) })
 	}
 	asked.Wait()
 	return statuses, nil

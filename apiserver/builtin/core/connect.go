@@ -7,12 +7,12 @@ import (
 	"quorate.dev/apiserver/kubelet"
 )
 
-// optionsKind returns the kind of the options of a connection.
+// optionsKind returns the kind of the options of a connect request.
 func optionsKind(name string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Version: "v1", Kind: name}
 }
 
-// podConnections are the subresources of pods that connect to backends.
+// podConnections returns the connect subresources of pods.
 func podConnections(kubelets *kubelet.Kubelets) []definition.Subresource {
 	if kubelets == nil {
 		return nil
@@ -26,15 +26,17 @@ func podConnections(kubelets *kubelet.Kubelets) []definition.Subresource {
 	}
 }
 
-// serviceConnections are the subresources of Services that connect to backends.
+// serviceConnections returns the connect subresources of Services.
 func serviceConnections(kubelets *kubelet.Kubelets) []definition.Subresource {
 	if kubelets == nil {
 		return nil
 	}
-	return []definition.Subresource{definition.Connect("proxy", optionsKind("ServiceProxyOptions"), kubelets.ServiceProxy())}
+	return []definition.Subresource{
+		definition.Connect("proxy", optionsKind("ServiceProxyOptions"), kubelets.ServiceProxy()),
+	}
 }
 
-// nodeConnections are the subresources of nodes that connect to backends.
+// nodeConnections returns the connect subresources of nodes.
 func nodeConnections(kubelets *kubelet.Kubelets) []definition.Subresource {
 	if kubelets == nil {
 		return nil

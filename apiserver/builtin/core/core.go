@@ -1,5 +1,5 @@
-// Package core defines the kinds of the core API group and the logic beyond their strategies: binding, eviction,
-// namespace deletion and the subresources of Services.
+// Package core defines the kinds of the core API group, and the logic that is not part of upstream's strategies:
+// binding, eviction, the deletion of namespaces, component statuses and the connect subresources.
 package core
 
 import (
@@ -39,19 +39,21 @@ import (
 
 // Options are the dependencies of the core group.
 type Options struct {
+	// Objects is used by the actions of pods.
+	Objects  resource.Client
 	EventTTL time.Duration
 	// Token implements serviceaccounts/token; nil disables it.
 	Token resource.Action
-	// Kubelets implements the subresources that connect to backends; nil disables them.
+	// Kubelets implements the connect subresources; nil disables them.
 	Kubelets *kubelet.Kubelets
-	// Etcd checks the health of each member of etcd.
+	// Etcd has a health check for each member of etcd.
 	Etcd  []func(context.Context) error
 	Clock clock.PassiveClock
 	// ServiceFamily is the default IP family of Services; empty means IPv4.
 	ServiceFamily corev1.IPFamily
 }
 
-// Kinds of subresources that differ from their parents'.
+// The kinds of subresources that have another kind than their parent.
 var (
 	bindingKind = schema.GroupVersionKind{Version: "v1", Kind: "Binding"}
 	tokenKind   = schema.GroupVersionKind{Group: "authentication.k8s.io", Version: "v1", Kind: "TokenRequest"}
@@ -61,7 +63,7 @@ var (
 func Definitions(builder *definition.Builder, options Options) []*resource.Definition {
 	group := builder.Group("", "v1")
 	definitions := []*resource.Definition{
-		group.DefineAction("Binding", true, bind),
+		group.DefineAction("Binding", true, binder{options.Objects}.bind),
 		group.DefineComputed("ComponentStatus", "componentstatuses", []string{"cs"}, newComponents(options.Etcd).compute),
 		group.Define(podKind(options)),
 		group.Define(namespaceKind(options.Clock)),
@@ -78,9 +80,9 @@ func podKind(options Options) definition.Kind {
 		Name: "Pod", ReturnsDeleted: true, ShortNames: []string{"po"}, Categories: []string{"all"},
 		Strategy: pod.Strategy, Status: pod.StatusStrategy, Attributes: pod.GetAttrs, Index: definition.NodeNameIndex(10),
 		Subresources: append([]definition.Subresource{
-			bindingSubresource(),
+			bindingSubresource(options.Objects),
 			definition.Update("ephemeralcontainers", pod.EphemeralContainersStrategy).WithoutTable(),
-			evictionSubresource(options.Clock),
+			evictionSubresource(options.Objects, options.Clock),
 			definition.Update("resize", pod.ResizeStrategy).WithoutTable(),
 		}, podConnections(options.Kubelets)...),
 	}
@@ -91,13 +93,17 @@ func namespaceKind(clock clock.PassiveClock) definition.Kind {
 		Name: "Namespace", ReturnsDeleted: true, ShortNames: []string{"ns"},
 		Verbs:    []string{"create", "delete", "get", "list", "patch", "update", "watch"},
 		Strategy: namespace.Strategy, Status: namespace.StatusStrategy, Attributes: namespace.GetAttrs,
-		Delete:       namespaceDeletion{namespace.Strategy, clock},
-		Subresources: []definition.Subresource{{Name: "finalize", Verbs: []string{"update"}, Update: namespace.FinalizeStrategy}},
+		Delete: namespaceDeletion{namespace.Strategy, clock},
+		Subresources: []definition.Subresource{{
+			Name: "finalize", Verbs: []string{"update"}, Update: namespace.FinalizeStrategy,
+		}},
 	}
 }
 
 func serviceAccountKind(token resource.Action) definition.Kind {
-	kind := definition.Kind{Name: "ServiceAccount", ReturnsDeleted: true, ShortNames: []string{"sa"}, Strategy: serviceaccount.Strategy}
+	kind := definition.Kind{
+		Name: "ServiceAccount", ReturnsDeleted: true, ShortNames: []string{"sa"}, Strategy: serviceaccount.Strategy,
+	}
 	if token != nil {
 		kind.Subresources = []definition.Subresource{definition.Action("token", tokenKind, token).WithMetadata()}
 	}
@@ -129,8 +135,9 @@ func kindsWithStatus(options Options) []definition.Kind {
 			Strategy: persistentvolume.Strategy, Status: persistentvolume.StatusStrategy, Attributes: persistentvolume.GetAttrs,
 		},
 		{
-			Name: "PersistentVolumeClaim", ReturnsDeleted: true, ShortNames: []string{"pvc"}, Strategy: persistentvolumeclaim.Strategy,
-			Status: persistentvolumeclaim.StatusStrategy, Attributes: persistentvolumeclaim.GetAttrs, Decorate: decorateClaim,
+			Name: "PersistentVolumeClaim", ReturnsDeleted: true, ShortNames: []string{"pvc"},
+			Strategy: persistentvolumeclaim.Strategy, Status: persistentvolumeclaim.StatusStrategy,
+			Attributes: persistentvolumeclaim.GetAttrs, Decorate: decorateClaim,
 		},
 		{
 			Name: "ReplicationController", ShortNames: []string{"rc"}, Categories: []string{"all"}, Path: "controllers",
@@ -143,15 +150,15 @@ func kindsWithStatus(options Options) []definition.Kind {
 			Strategy: resourcequota.Strategy, Status: resourcequota.StatusStrategy,
 		},
 		{
-			Name: "Service", ReturnsDeleted: true, ShortNames: []string{"svc"}, Categories: []string{"all"}, Path: "services/specs",
-			Strategy: service.Strategy, Status: service.StatusStrategy, Attributes: service.GetAttrs,
-			Subresources: serviceConnections(options.Kubelets),
-			Decorate:     serviceip.Decorator(api.IPFamily(options.ServiceFamily)),
+			Name: "Service", ReturnsDeleted: true, ShortNames: []string{"svc"},
+			Categories: []string{"all"}, Path: "services/specs", Strategy: service.Strategy, Status: service.StatusStrategy,
+			Attributes: service.GetAttrs, Subresources: serviceConnections(options.Kubelets),
+			Decorate: serviceip.Decorator(api.IPFamily(options.ServiceFamily)),
 		},
 	}
 }
 
-// EventKind describes events, which the core group and events.k8s.io share.
+// EventKind returns the description of events, which the core group and events.k8s.io share.
 func EventKind(timeToLive time.Duration) definition.Kind {
 	return definition.Kind{
 		Name: "Event", ShortNames: []string{"ev"},

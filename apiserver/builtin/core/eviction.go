@@ -27,23 +27,26 @@ import (
 var (
 	evictionKind = schema.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"}
 	budgets      = schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}
-	// Resources in kube-apiserver's errors.
+	// These resources are in the errors of kube-apiserver.
 	refusingBudget = schema.GroupResource{Group: "policy", Resource: "poddisruptionbudget"}
 	changedPod     = schema.GroupResource{Resource: "Pod"}
 )
 
 const (
-	// maxDisruptedPods bounds the granted evictions that the disruption controller has not observed yet.
+	// maxDisruptedPods bounds the number of granted evictions that the disruption controller has not observed.
 	maxDisruptedPods = 2000
-	// evictionAttempts bounds the attempts when the pod changes during an eviction.
+	// evictionAttempts is the maximum number of attempts while the pod changes during an eviction.
 	evictionAttempts = 20
 )
 
-// evictor deletes pods if their disruption budgets allow.
-type evictor struct{ clock clock.PassiveClock }
+// evictor deletes pods if their PodDisruptionBudgets allow it.
+type evictor struct {
+	objects resource.Client
+	clock   clock.PassiveClock
+}
 
 // evict implements pods/eviction.
-func (e evictor) evict(ctx context.Context, objects resource.Client, call resource.Call) (runtime.Object, error) {
+func (e evictor) evict(ctx context.Context, call resource.Call) (runtime.Object, error) {
 	eviction, ok := call.Body.(*policy.Eviction)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Eviction object: %T", call.Body))
@@ -58,37 +61,39 @@ func (e evictor) evict(ctx context.Context, objects resource.Client, call resour
 	if err := call.Validate(ctx); err != nil {
 		return nil, err
 	}
-	if err := e.remove(ctx, objects, call.Namespace, call.Name, options); err != nil {
+	if err := e.remove(ctx, call.Namespace, call.Name, options); err != nil {
 		return nil, err
 	}
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
-// remove deletes a pod whose deletion needs no budget, and retries if it changed meanwhile.
-func (e evictor) remove(ctx context.Context, objects resource.Client, namespace, name string, options *metav1.DeleteOptions) error {
+// remove deletes a pod. If the deletion needs no disruption budget, remove deletes the pod immediately, and retries if
+// the pod has changed during the deletion. Otherwise it calls removeWithinBudget.
+func (e evictor) remove(ctx context.Context, namespace, name string, options *metav1.DeleteOptions) error {
 	for attempt := 1; ; attempt++ {
-		object, err := objects.Get(ctx,
+		object, err := e.objects.Get(ctx,
 			resource.Key{GroupResource: pods, Namespace: namespace, Name: name}, resource.ReadOptions{})
 		if err != nil {
 			return err
 		}
 		pod := object.(*api.Pod)
 		if !canIgnorePDB(pod) {
-			return e.removeWithinBudget(ctx, objects, pod, options)
+			return e.removeWithinBudget(ctx, pod, options)
 		}
 		clientChose := resourceVersionOf(options) != nil
 		deletion := options
-		if mayBecomeReady := pod.Status.Phase == api.PodPending && pod.DeletionTimestamp.IsZero(); mayBecomeReady && !clientChose {
+		if mayBecomeReady := pod.Status.Phase == api.PodPending &&
+			pod.DeletionTimestamp.IsZero(); mayBecomeReady && !clientChose {
 			deletion = withResourceVersion(options, pod)
 		}
-		err = deleteDisrupted(ctx, objects, pod, deletion)
+		err = deleteDisrupted(ctx, e.objects, pod, deletion)
 		if !apierrors.IsConflict(err) || clientChose || attempt == evictionAttempts {
 			return err
 		}
 	}
 }
 
-// deleteOptions returns the delete options of an eviction, and sets their dry run to that of the request.
+// deleteOptions returns the delete options of an eviction, with the dry run of the request.
 func deleteOptions(eviction *policy.Eviction, request *metav1.CreateOptions) (*metav1.DeleteOptions, error) {
 	var dryRun []string
 	if request != nil {
@@ -113,29 +118,30 @@ func deleteOptions(eviction *policy.Eviction, request *metav1.CreateOptions) (*m
 	return options, nil
 }
 
-// removeWithinBudget deletes a running pod if its budget allows.
-func (e evictor) removeWithinBudget(ctx context.Context, objects resource.Client, pod *api.Pod, options *metav1.DeleteOptions) error {
-	budget, err := budgetOf(ctx, objects, pod)
+// removeWithinBudget deletes a pod that needs a budget if its PodDisruptionBudget allows the eviction.
+func (e evictor) removeWithinBudget(ctx context.Context, pod *api.Pod, options *metav1.DeleteOptions) error {
+	budget, err := budgetOf(ctx, e.objects, pod)
 	if err != nil {
 		return err
 	}
 	if budget == nil {
-		return deleteDisrupted(ctx, objects, pod, options)
+		return deleteDisrupted(ctx, e.objects, pod, options)
 	}
 	if canEvictUnhealthy(budget, pod) {
-		err := deleteDisrupted(ctx, objects, pod, withResourceVersion(options, pod))
+		err := deleteDisrupted(ctx, e.objects, pod, withResourceVersion(options, pod))
 		if apierrors.IsConflict(err) && resourceVersionOf(options) == nil {
 			return busyBudget(budget.Name)
 		}
 		return err
 	}
-	if err := e.decrementBudget(ctx, objects, budget, pod.Name, len(options.DryRun) > 0); err != nil {
+	if err := e.decrementBudget(ctx, budget, pod.Name, len(options.DryRun) > 0); err != nil {
 		return err
 	}
-	return deleteDisrupted(ctx, objects, pod, options)
+	return deleteDisrupted(ctx, e.objects, pod, options)
 }
 
-// canIgnorePDB reports whether a pod can be deleted without a budget, because it is pending, completed or terminating.
+// canIgnorePDB reports whether a pod can be deleted without regard to budgets, because it is pending, completed or
+// terminating.
 func canIgnorePDB(pod *api.Pod) bool {
 	switch pod.Status.Phase {
 	case api.PodSucceeded, api.PodFailed, api.PodPending:
@@ -144,7 +150,7 @@ func canIgnorePDB(pod *api.Pod) bool {
 	return !pod.DeletionTimestamp.IsZero()
 }
 
-// canEvictUnhealthy reports whether the budget allows the eviction of an unready pod without a charge.
+// canEvictUnhealthy reports whether an unready pod can be evicted without decrementing the budget.
 func canEvictUnhealthy(budget *policy.PodDisruptionBudget, pod *api.Pod) bool {
 	if podutil.IsPodReady(pod) {
 		return false
@@ -155,7 +161,8 @@ func canEvictUnhealthy(budget *policy.PodDisruptionBudget, pod *api.Pod) bool {
 	return budget.Status.DesiredHealthy > 0 && budget.Status.CurrentHealthy >= budget.Status.DesiredHealthy
 }
 
-// budgetOf returns the budget that covers a pod, or nil. It reads from etcd: a new budget protects at once.
+// budgetOf returns the PodDisruptionBudget that selects a pod, or nil. It does not use the cache, so that a new budget
+// protects pods immediately.
 func budgetOf(ctx context.Context, objects resource.Client, pod *api.Pod) (*policy.PodDisruptionBudget, error) {
 	all, err := objects.List(ctx,
 		resource.Key{GroupResource: budgets, Namespace: pod.Namespace}, resource.ReadOptions{})
@@ -180,17 +187,19 @@ func budgetOf(ctx context.Context, objects resource.Client, pod *api.Pod) (*poli
 	return found, nil
 }
 
-// decrementBudget charges one disruption to the budget.
-func (e evictor) decrementBudget(ctx context.Context, objects resource.Client, budget *policy.PodDisruptionBudget, pod string, dryRun bool) error {
+// decrementBudget records one disruption in the status of the stored budget.
+func (e evictor) decrementBudget(
+	ctx context.Context, budget *policy.PodDisruptionBudget, pod string, dryRun bool,
+) error {
 	now := metav1.NewTime(e.clock.Now())
 	key := resource.Key{GroupResource: budgets, Subresource: "status", Namespace: budget.Namespace, Name: budget.Name}
-	_, err := objects.Update(ctx, key, func(current runtime.Object) error {
+	_, err := e.objects.Update(ctx, key, func(current runtime.Object) error {
 		return checkAndDecrement(current.(*policy.PodDisruptionBudget), pod, now)
 	}, resource.WriteOptions{DryRun: dryRun})
 	return err
 }
 
-// checkAndDecrement records a disruption in the budget, or returns why it is not allowed.
+// checkAndDecrement records a disruption in a budget, or returns the reason why the budget does not allow it.
 func checkAndDecrement(budget *policy.PodDisruptionBudget, pod string, now metav1.Time) error {
 	status := &budget.Status
 	switch {
@@ -199,7 +208,8 @@ func checkAndDecrement(budget *policy.PodDisruptionBudget, pod string, now metav
 	case status.DisruptionsAllowed < 0:
 		return apierrors.NewForbidden(refusingBudget, budget.Name, fmt.Errorf("pdb disruptions allowed is negative"))
 	case len(status.DisruptedPods) > maxDisruptedPods:
-		return apierrors.NewForbidden(refusingBudget, budget.Name, fmt.Errorf("DisruptedPods map too big - too many evictions not confirmed by PDB controller"))
+		return apierrors.NewForbidden(refusingBudget, budget.Name,
+			fmt.Errorf("DisruptedPods map too big - too many evictions not confirmed by PDB controller"))
 	case status.DisruptionsAllowed == 0:
 		return exhausted(budget)
 	}
@@ -238,7 +248,8 @@ func busyBudget(name string) error {
 }
 
 func tooManyDisruptions(cause string, retryAfterSeconds int) error {
-	err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", retryAfterSeconds)
+	err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.",
+		retryAfterSeconds)
 	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes,
 		metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: cause})
 	return err
@@ -251,7 +262,7 @@ func resourceVersionOf(options *metav1.DeleteOptions) *string {
 	return options.Preconditions.ResourceVersion
 }
 
-// withResourceVersion returns options with a precondition on the observed resourceVersion, in place of the client's.
+// withResourceVersion returns options with the pod's resourceVersion as the precondition, which replaces the client's.
 func withResourceVersion(options *metav1.DeleteOptions, pod *api.Pod) *metav1.DeleteOptions {
 	options = options.DeepCopy()
 	if options.Preconditions == nil {
@@ -261,16 +272,16 @@ func withResourceVersion(options *metav1.DeleteOptions, pod *api.Pod) *metav1.De
 	return options
 }
 
-// evictionSubresource is pods/eviction. It also writes the pod's status, for which no field manager is recorded.
-func evictionSubresource(clock clock.PassiveClock) definition.Subresource {
-	subresource := definition.Action("eviction", evictionKind, evictor{clock}.evict)
+// evictionSubresource describes pods/eviction. An eviction also updates the status of the pod, without a field manager.
+func evictionSubresource(objects resource.Client, clock clock.PassiveClock) definition.Subresource {
+	subresource := definition.Action("eviction", evictionKind, evictor{objects, clock}.evict)
 	subresource.Update = podstrategy.StatusStrategy
-	// Clients may still send the removed version v1beta1.
+	// Clients may send the removed version v1beta1.
 	subresource.Accepts = []schema.GroupVersion{{Group: "policy", Version: "v1beta1"}}
 	return subresource
 }
 
-// deleteDisrupted sets the DisruptionTarget condition, then deletes the pod.
+// deleteDisrupted sets the condition DisruptionTarget of a pod and then deletes the pod.
 func deleteDisrupted(ctx context.Context, objects resource.Client, pod *api.Pod, options *metav1.DeleteOptions) error {
 	if len(options.DryRun) == 0 {
 		key := resource.Key{GroupResource: pods, Subresource: "eviction", Namespace: pod.Namespace, Name: pod.Name}
@@ -291,10 +302,12 @@ func deleteDisrupted(ctx context.Context, objects resource.Client, pod *api.Pod,
 func markDisrupted(pod *api.Pod, preconditions *metav1.Preconditions) error {
 	if preconditions != nil {
 		if uid := ptr.Deref(preconditions.UID, ""); uid != "" && uid != pod.UID {
-			return apierrors.NewConflict(changedPod, pod.Name, fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", uid, pod.UID))
+			return apierrors.NewConflict(changedPod, pod.Name, fmt.Errorf("the UID in the precondition (%s) does not match "+
+				"the UID in record (%s). The object might have been deleted and then recreated", uid, pod.UID))
 		}
 		if version := ptr.Deref(preconditions.ResourceVersion, ""); version != "" && version != pod.ResourceVersion {
-			return apierrors.NewConflict(changedPod, pod.Name, fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", version, pod.ResourceVersion))
+			return apierrors.NewConflict(changedPod, pod.Name, fmt.Errorf("the ResourceVersion in the precondition (%s) does "+
+				"not match the ResourceVersion in record (%s). The object might have been modified", version, pod.ResourceVersion))
 		}
 	}
 	podutil.UpdatePodCondition(&pod.Status, &api.PodCondition{

@@ -16,7 +16,7 @@ type namespaceDeletion struct {
 	clock clock.PassiveClock
 }
 
-// Terminate implements resource.Terminator.
+// Terminate implements resource.Terminator. Pending are the finalizers in spec.finalizers.
 func (d namespaceDeletion) Terminate(object runtime.Object, options *metav1.DeleteOptions) (pending bool) {
 	namespace := object.(*api.Namespace)
 	if namespace.DeletionTimestamp.IsZero() {
@@ -28,7 +28,7 @@ func (d namespaceDeletion) Terminate(object runtime.Object, options *metav1.Dele
 	return len(namespace.Spec.Finalizers) > 0
 }
 
-// collectionFinalizers sets the garbage collector's finalizers of the requested propagation policy.
+// collectionFinalizers returns finalizers with the garbage collector's finalizers for the requested propagation policy.
 func collectionFinalizers(finalizers []string, options *metav1.DeleteOptions) []string {
 	var orphan, foreground bool
 	switch {
@@ -46,7 +46,7 @@ func collectionFinalizers(finalizers []string, options *metav1.DeleteOptions) []
 	return withFinalizer(finalizers, metav1.FinalizerDeleteDependents, foreground)
 }
 
-// withFinalizer returns a copy of finalizers with or without one of them.
+// withFinalizer returns finalizers with or without one finalizer. It does not change its argument.
 func withFinalizer(finalizers []string, finalizer string, wanted bool) []string {
 	if slices.Contains(finalizers, finalizer) == wanted {
 		return finalizers

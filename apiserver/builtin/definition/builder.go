@@ -1,7 +1,7 @@
-// Package definition builds resource definitions of built-in kinds from short descriptions.
+// Package definition builds the resource definitions of built-in kinds from short descriptions.
 //
-// A group file lists its kinds as Kind values. Scope, codecs, field managers, table rows, field labels and deprecation
-// follow from the Go types and strategies. The package is tested with all kinds, in package builtin.
+// The package of an API group lists its kinds as Kind values. Scope, codecs, field managers, table rows, field labels
+// and deprecation follow from the Go types and strategies.
 package definition
 
 import (
@@ -29,21 +29,25 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// TypeConverter returns the type converter of managed fields, created on first use.
+// TypeConverter returns the type converter for managed fields, which is created on first use.
 type TypeConverter func() (managedfields.TypeConverter, error)
 
-// Builder builds definitions of the kinds of one scheme.
+// Builder builds the definitions of the kinds of one scheme.
 type Builder struct {
 	scheme    *runtime.Scheme
 	codecs    serializer.CodecFactory
 	converter TypeConverter
 	printer   func() rest.TableConvertor
-	mediaType string // of stored objects; empty: protobuf
+	// mediaType is the media type of stored objects; empty means protobuf.
+	mediaType string
 	serves    func(schema.GroupVersionResource) bool
 }
 
-// NewBuilder returns a builder for the kinds of a scheme, limited to the versions that serves returns true for.
-func NewBuilder(scheme *runtime.Scheme, codecs serializer.CodecFactory, converter TypeConverter, serves func(schema.GroupVersionResource) bool) *Builder {
+// NewBuilder returns a builder for the kinds of a scheme, in the versions for which serves returns true.
+func NewBuilder(
+	scheme *runtime.Scheme, codecs serializer.CodecFactory, converter TypeConverter,
+	serves func(schema.GroupVersionResource) bool,
+) *Builder {
 	return &Builder{
 		scheme:    scheme,
 		codecs:    codecs,
@@ -53,7 +57,7 @@ func NewBuilder(scheme *runtime.Scheme, codecs serializer.CodecFactory, converte
 	}
 }
 
-// StoredAs stores the builder's kinds in a media type.
+// StoredAs sets the media type in which the builder's kinds are stored, and returns b.
 func (b *Builder) StoredAs(mediaType string) *Builder {
 	b.mediaType = mediaType
 	return b
@@ -69,13 +73,13 @@ func (b *Builder) Group(name string, versions ...string) Group {
 	return Group{builder: b, name: name, versions: versions}
 }
 
-// Codec returns the codec of a kind that is stored in its served version.
+// Codec returns the codec of a kind that is stored in the version kind.
 func (b *Builder) Codec(kind schema.GroupVersionKind) resource.Codec {
 	return b.codec(kind, kind.GroupVersion())
 }
 
 func (b *Builder) codec(kind schema.GroupVersionKind, storage schema.GroupVersion) resource.Codec {
-	// Events of both groups have the internal version of the storage group.
+	// Events of both groups have the internal version of the group in which they are stored.
 	internal := schema.GroupVersion{Group: storage.Group, Version: runtime.APIVersionInternal}
 	return codec.NewScheme(b.scheme, b.codecs, kind, storage, internal).StoredAs(b.mediaType)
 }
@@ -84,10 +88,11 @@ func internalOf(kind schema.GroupVersionKind) schema.GroupVersion {
 	return schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
 }
 
-// storageVersion returns the version in which a kind is stored: the preferred one of those that the oldest Kubernetes
-// version that must read stored objects knows. Without any, it is preferred.
+// storageVersion returns the version in which a kind is stored: the first version, by priority, that the oldest
+// Kubernetes version that must read stored objects knows, or preferred if there is none.
 func (b *Builder) storageVersion(preferred schema.GroupVersion, kind string) schema.GroupVersion {
-	oldest := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent).MinCompatibilityVersion()
+	oldest := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent).
+		MinCompatibilityVersion()
 	for _, gv := range b.scheme.VersionsForGroupKind(schema.GroupKind{Group: preferred.Group, Kind: kind}) {
 		object, err := b.scheme.New(gv.WithKind(kind))
 		if err != nil || gv.Version == runtime.APIVersionInternal {
@@ -100,14 +105,15 @@ func (b *Builder) storageVersion(preferred schema.GroupVersion, kind string) sch
 	return preferred
 }
 
-// fieldLabel returns the function that converts field labels of a kind to internal ones.
+// fieldLabel returns a function that converts the field labels of a kind to field labels of the internal version.
 func (b *Builder) fieldLabel(kind schema.GroupVersionKind) func(label, value string) (string, string, error) {
 	return func(label, value string) (string, string, error) {
 		return b.scheme.ConvertFieldLabel(kind, label, value)
 	}
 }
 
-// deprecated returns upstream's deprecation warning of a kind, or "".
+// deprecated returns upstream's deprecation warning for a kind and the release that removes it, or empty strings if the
+// kind is not deprecated.
 func (b *Builder) deprecated(kind schema.GroupVersionKind) (warning, removedIn string) {
 	object, err := b.scheme.New(kind)
 	release := version.MustParse(config.KubernetesMajor + "." + config.KubernetesMinor)
@@ -118,8 +124,11 @@ func (b *Builder) deprecated(kind schema.GroupVersionKind) (warning, removedIn s
 	return deprecation.WarningMessage(object), deprecation.RemovedRelease(object)
 }
 
-// fieldManager returns the field manager of an endpoint. It is created on first use, because it needs the schema.
-func (b *Builder) fieldManager(kind schema.GroupVersionKind, subresource string, strategy any) func() (*managedfields.FieldManager, error) {
+// fieldManager returns a function that returns the field manager of an endpoint. The field manager is created on first
+// use, because it needs the schema.
+func (b *Builder) fieldManager(
+	kind schema.GroupVersionKind, subresource string, strategy any,
+) func() (*managedfields.FieldManager, error) {
 	return sync.OnceValues(func() (*managedfields.FieldManager, error) {
 		converter, err := b.converter()
 		if err != nil {
@@ -130,12 +139,12 @@ func (b *Builder) fieldManager(kind schema.GroupVersionKind, subresource string,
 	})
 }
 
-// Attributes returns the labels and selectable fields of an object in internal version, as upstream's GetAttrs
-// functions do.
+// Attributes returns the labels and the selectable fields of an object in the internal version, like upstream's
+// GetAttrs functions.
 type Attributes func(runtime.Object) (labels.Set, fields.Set, error)
 
-// selectableFields returns the fields only; labels are read from stored bytes. Without attributes, name and namespace
-// are selectable.
+// selectableFields returns a function that returns only the fields of attributes; labels are read from the stored
+// bytes. If attributes is nil, name and namespace are selectable.
 func selectableFields(attributes Attributes, namespaced bool) func(runtime.Object) (fields.Set, error) {
 	if attributes == nil {
 		attributes = metadataAttributes(namespaced)

@@ -26,70 +26,76 @@ type Strategy interface {
 	rest.RESTUpdateStrategy
 }
 
-// Kind describes a stored kind. Optional fields may be zero.
+// Kind describes a kind that is stored. Name and Strategy are required.
 type Kind struct {
-	Name       string   // "Pod"
-	Plural     string   // optional: the regular plural of Name
-	Singular   string   // optional: Name in lower case
-	ShortNames []string // optional
-	Categories []string // optional
-	Verbs      []string // optional: all
-	Versions   []string // optional: the group's
-	// Gate is the feature gate of the kind; optional.
+	Name       string // for example "Pod"
+	Plural     string // default: the regular plural of Name
+	Singular   string // default: Name in lower case
+	ShortNames []string
+	Categories []string
+	Verbs      []string // default: all verbs
+	Versions   []string // default: the group's versions
+	// Gate is the feature gate that enables the kind; optional.
 	Gate         featuregate.Feature
 	Strategy     Strategy
-	Status       rest.RESTUpdateStrategy // optional: none
-	Delete       rest.RESTDeleteStrategy // optional: Strategy
-	Attributes   Attributes              // optional: name and namespace
-	Plain        bool                    // rows only have the columns Name and Age
-	Columns      rest.TableConvertor     // optional: upstream's printer of the kind
-	Path         string                  // optional: Plural
-	Storage      schema.GroupVersion     // optional: the kind's first version
-	Subresources []Subresource           // other than status
+	Status       rest.RESTUpdateStrategy // nil: the kind has no status
+	Delete       rest.RESTDeleteStrategy // default: Strategy
+	Attributes   Attributes              // default: name and namespace
+	Plain        bool                    // set for kinds whose only columns are Name and Age
+	Columns      rest.TableConvertor     // default: upstream's printer of the kind
+	Path         string                  // resource.Definition.StoragePath; default: the plural
+	Storage      schema.GroupVersion     // default: see Builder.storageVersion
+	Subresources []Subresource           // all subresources except status
 	TimeToLive   func(internal runtime.Object) time.Duration
-	// Index is the field that lists and watches are served by, as with upstream's Indexers and TriggerFunc; optional.
+	// Index is the field by which objects are indexed for lists and watches, like upstream's Indexers and TriggerFunc;
+	// optional.
 	Index *resource.Index
-	// InternalMetadata is set for kinds whose conversion keeps fields in annotations of some versions.
+	// InternalMetadata is set for kinds whose conversion stores fields in annotations of some versions.
 	InternalMetadata bool
-	// PlainStatus is set for kinds whose status is not served as a table.
+	// PlainStatus is set for kinds whose status subresource is not served as a table.
 	PlainStatus bool
-	// Decorate completes an object stored by a former release, in internal version, after it is loaded; optional.
+	// Decorate sets fields of a loaded object that an earlier release may have stored without them; optional. The
+	// object is in the internal version.
 	Decorate func(internal runtime.Object)
-	// ReturnsDeleted is set for kinds whose delete returns the object instead of a Status.
+	// ReturnsDeleted is set for kinds whose deletion returns the object instead of a Status.
 	ReturnsDeleted bool
 }
 
 // Subresource describes an endpoint below an object.
 type Subresource struct {
-	Name  string // "scale"
+	Name  string // for example "scale"
 	Verbs []string
-	// Kind is the kind of bodies and responses; defaults to the parent's.
+	// Kind is the kind of bodies and responses. The default is the parent's kind.
 	Kind schema.GroupVersionKind
-	// Accepts are other versions of Kind accepted in bodies; optional.
+	// Accepts has further group versions of Kind that bodies may have; optional.
 	Accepts []schema.GroupVersion
-	// Exactly one of Update (writes the parent), View (shows the parent), Action and Connect is set.
+	// The fields Update (updates the parent), View (shows the parent as another kind), Action and Connect define what
+	// the endpoint does; at least one must be set. If Update is set together with View or Action, it is the strategy
+	// with which they update the parent.
 	Update  rest.RESTUpdateStrategy
 	View    resource.View
 	Action  resource.Action
 	Connect *resource.Connect
 	// Plain is set for a subresource that is not served as a table.
 	Plain bool
-	// KeepsMetadata is resource.Endpoint.KeepsMetadata.
+	// KeepsMetadata is the value of resource.Endpoint.KeepsMetadata.
 	KeepsMetadata bool
 }
 
-// NodeNameIndex is the index by spec.nodeName of a kind whose stored versions have the field spec as number 2 and
-// spec.nodeName under a number.
+// NodeNameIndex returns the index by spec.nodeName of a kind. In the kind's stored protobuf, spec must be field 2 of
+// the object, and nodeName the given field number of spec.
 func NodeNameIndex(number protowire.Number) *resource.Index {
 	const spec = 2
 	path := []codec.Field{{Name: "spec", Number: spec}, {Name: "nodeName", Number: number}}
-	return &resource.Index{Field: "spec.nodeName", Value: func(stored []byte) (string, error) { return codec.String(stored, path) }}
+	return &resource.Index{
+		Field: "spec.nodeName", Value: func(stored []byte) (string, error) { return codec.String(stored, path) },
+	}
 }
 
-// Verbs of most subresources that write their parent.
+// updatable has the verbs of most subresources that update their parent.
 var updatable = []string{"get", "patch", "update"}
 
-// Update describes a subresource that writes a part of its parent.
+// Update describes a subresource that updates a part of its parent.
 func Update(name string, strategy rest.RESTUpdateStrategy) Subresource {
 	return Subresource{Name: name, Verbs: updatable, Update: strategy}
 }
@@ -99,7 +105,7 @@ func View(name string, kind schema.GroupVersionKind, strategy rest.RESTUpdateStr
 	return Subresource{Name: name, Verbs: updatable, Kind: kind, Update: strategy, View: view}
 }
 
-// Action describes a subresource that can only be created, and stores nothing under its own name.
+// Action describes a subresource that supports only create and is not stored.
 func Action(name string, kind schema.GroupVersionKind, action resource.Action) Subresource {
 	return Subresource{Name: name, Verbs: []string{"create"}, Kind: kind, Action: action, Plain: true}
 }
@@ -110,21 +116,23 @@ func (s Subresource) WithoutTable() Subresource {
 	return s
 }
 
-// WithMetadata returns the subresource of an action that reads the UID and the resource version of its body.
+// WithMetadata returns the subresource with KeepsMetadata set, for an action that reads the UID and the resource
+// version in the body's metadata.
 func (s Subresource) WithMetadata() Subresource {
 	s.KeepsMetadata = true
 	return s
 }
 
-// Connect describes a subresource that connects the client to a backend. kind is the kind of its options.
+// Connect describes a connect subresource. kind is the kind of its options.
 func Connect(name string, kind schema.GroupVersionKind, connect *resource.Connect) Subresource {
 	return Subresource{Name: name, Verbs: verbsOf(connect.Methods), Kind: kind, Connect: connect}
 }
 
-// verbsOf returns the verbs in discovery of HTTP methods.
+// verbsOf returns the verbs that discovery lists for HTTP methods.
 func verbsOf(methods []string) []string {
 	byMethod := map[string]string{
-		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
+		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch",
+		http.MethodDelete: "delete",
 	}
 	var verbs []string
 	for _, method := range methods {
@@ -142,7 +150,7 @@ type Group struct {
 	versions []string
 }
 
-// Define defines a stored kind, with the enabled versions, possibly none.
+// Define returns the definition of a stored kind in its enabled versions; there may be none.
 func (g Group) Define(kind Kind) *resource.Definition {
 	versions := kind.Versions
 	if versions == nil {
@@ -152,7 +160,8 @@ func (g Group) Define(kind Kind) *resource.Definition {
 	namespaced := kind.Strategy.NamespaceScoped()
 	d.ShortNames, d.Categories, d.Namespaced = kind.ShortNames, kind.Categories, namespaced
 	d.StoragePath = cmp.Or(kind.Path, d.Plural)
-	d.StorageVersion = cmp.Or(kind.Storage, g.builder.storageVersion(schema.GroupVersion{Group: g.name, Version: versions[0]}, kind.Name))
+	d.StorageVersion = cmp.Or(kind.Storage,
+		g.builder.storageVersion(schema.GroupVersion{Group: g.name, Version: versions[0]}, kind.Name))
 	d.Fields = selectableFields(kind.Attributes, namespaced)
 	d.TimeToLive = kind.TimeToLive
 	d.Decorate = kind.Decorate
@@ -169,7 +178,7 @@ func (g Group) Define(kind Kind) *resource.Definition {
 	return d
 }
 
-// DefineAction defines a kind that can only be created and is not stored.
+// DefineAction returns the definition of a kind that can only be created and is not stored.
 func (g Group) DefineAction(name string, namespaced bool, action resource.Action) *resource.Definition {
 	d := g.names(name, "", "")
 	d.Namespaced = namespaced
@@ -195,7 +204,7 @@ func (g Group) DefineAction(name string, namespaced bool, action resource.Action
 	return d
 }
 
-// DefineComputed defines a read-only cluster-scoped kind that is not stored.
+// DefineComputed returns the definition of a read-only, cluster-scoped kind that is not stored.
 func (g Group) DefineComputed(name, plural string, shortNames []string, compute resource.Compute) *resource.Definition {
 	d := g.names(name, plural, "")
 	d.ShortNames, d.StoragePath = shortNames, plural
@@ -253,7 +262,7 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 		status := Update("status", kind.Status)
 		status.Plain = kind.PlainStatus
 		v.Endpoints["status"] = g.endpoint(gvk, status)
-		// Upstream copies its status store before it sets the decorator.
+		// Upstream also copies the status store before it sets the decorator.
 		v.Endpoints["status"].Undecorated = kind.Decorate != nil
 	}
 	for _, subresource := range kind.Subresources {
@@ -298,7 +307,8 @@ func (g Group) endpoint(parent schema.GroupVersionKind, subresource Subresource)
 	}
 	switch {
 	case e.Connect != nil:
-	case e.Action != nil: // Update is the strategy of the parent
+	// Update is the strategy with which the action updates the parent.
+	case e.Action != nil:
 		e.FieldManager, e.KeepsMetadata = g.builder.fieldManager(e.Kind, e.Subresource, nil), subresource.KeepsMetadata
 	default:
 		e.FieldManager = g.builder.fieldManager(e.Kind, e.Subresource, e.Update)
@@ -316,7 +326,7 @@ func (g Group) table(d *resource.Definition, kind Kind) rest.TableConvertor {
 	return lazyTable(g.builder.printer)
 }
 
-// resetFields returns the fields that a strategy does not accept from clients, by version.
+// resetFields returns the fields that a strategy resets, by version. Clients do not become managers of these fields.
 func resetFields(strategy any) map[fieldpath.APIVersion]fieldpath.Filter {
 	switch s := strategy.(type) {
 	case rest.ResetFieldsFilterStrategy:

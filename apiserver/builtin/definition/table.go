@@ -8,7 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// lazyTable defers the registration of all printers to the first use.
+// lazyTable registers all printers on first use.
 type lazyTable func() rest.TableConvertor
 
 // ConvertToTable implements rest.TableConvertor.

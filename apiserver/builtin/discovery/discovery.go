@@ -21,8 +21,8 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 	}
 }
 
-// slices is upstream's strategy without the check of IP addresses in slices of type FQDN, which logs an error for each
-// host name.
+// slices is upstream's strategy without the check of IP addresses in slices of the address type FQDN, which logs an
+// error for each host name.
 type slices struct{ definition.Strategy }
 
 // WarningsOnUpdate implements rest.RESTUpdateStrategy.
@@ -36,7 +36,8 @@ func (s slices) WarningsOnUpdate(ctx context.Context, object, old runtime.Object
 // WarningsOnCreate implements rest.RESTCreateStrategy.
 func (s slices) WarningsOnCreate(ctx context.Context, object runtime.Object) []string {
 	if slice := object.(*discovery.EndpointSlice); slice.AddressType == discovery.AddressTypeFQDN {
-		object = &discovery.EndpointSlice{AddressType: slice.AddressType} // the type is deprecated
+		// The warning is about the type, which is deprecated.
+		object = &discovery.EndpointSlice{AddressType: slice.AddressType}
 	}
 	return s.Strategy.WarningsOnCreate(ctx, object)
 }

@@ -22,16 +22,20 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Definitions returns the kinds of the group. Claims with admin access need a labeled namespace, which is read from
-// objects; writes of a claim's status are checked with the authorizer.
-func Definitions(builder *definition.Builder, objects resource.Client, authorizer authorizer.Authorizer) []*resource.Definition {
+// Definitions returns the kinds of the group. A claim with admin access requires a label of its namespace, which is
+// read from objects. authorizer decides whether a client may update the status of a claim.
+func Definitions(
+	builder *definition.Builder, objects resource.Client, authorizer authorizer.Authorizer,
+) []*resource.Definition {
 	group := builder.Group("resource.k8s.io", "v1", "v1beta2", "v1beta1", "v1alpha3")
 	stable := []string{"v1", "v1beta2", "v1beta1"}
 	alpha := schema.GroupVersion{Group: "resource.k8s.io", Version: "v1alpha3"}
 	namespaces := namespaceGetter{objects: objects}
 	claim := resourceclaim.NewStrategy(namespaces, authorizer)
 	return []*resource.Definition{
-		group.Define(definition.Kind{Name: "DeviceClass", Versions: stable, ReturnsDeleted: true, Strategy: deviceclass.Strategy}),
+		group.Define(definition.Kind{
+			Name: "DeviceClass", Versions: stable, ReturnsDeleted: true, Strategy: deviceclass.Strategy,
+		}),
 		group.Define(definition.Kind{
 			Name: "DeviceTaintRule", Versions: []string{"v1beta2", "v1alpha3"}, Storage: alpha, ReturnsDeleted: true,
 			Strategy: devicetaintrule.Strategy, Status: devicetaintrule.StatusStrategy,
@@ -55,13 +59,13 @@ func Definitions(builder *definition.Builder, objects resource.Client, authorize
 	}
 }
 
-// namespaceGetter is the part of a namespace client that the strategies use.
+// namespaceGetter implements Get of a namespace client, the only method that the strategies call.
 type namespaceGetter struct {
 	clientv1.NamespaceInterface
 	objects resource.Client
 }
 
-// Get returns a namespace's metadata.
+// Get returns a namespace with only its metadata.
 func (g namespaceGetter) Get(ctx context.Context, name string, _ metav1.GetOptions) (*v1.Namespace, error) {
 	object, err := g.objects.Get(ctx,
 		resource.Key{GroupResource: schema.GroupResource{Resource: "namespaces"}, Name: name}, resource.ReadOptions{})

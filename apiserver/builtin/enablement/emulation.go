@@ -17,20 +17,22 @@ import (
 
 // Emulation selects the APIs of an older Kubernetes version.
 type Emulation struct {
-	Version compatibility.EffectiveVersion // nil: this server's
-	// ForwardCompatible also serves later introduced versions of a resource that is served, other than alpha versions.
+	// Version is the effective version; nil means this server's own version.
+	Version compatibility.EffectiveVersion
+	// ForwardCompatible also serves versions of a served resource that were introduced later, except alpha versions.
 	ForwardCompatible bool
-	// RuntimeConfigForwardCompatible also serves later introduced APIs that --runtime-config enables by name.
+	// RuntimeConfigForwardCompatible also serves APIs that were introduced later if --runtime-config enables them by
+	// name.
 	RuntimeConfigForwardCompatible bool
 }
 
-// Older reports whether another version than this server's is emulated.
+// Older reports whether another version than this server's own is emulated.
 func (e Emulation) Older() bool {
 	return e.Version != nil && !e.Version.EmulationVersion().EqualTo(e.Version.BinaryVersion().WithPatch(0))
 }
 
-// Emulate returns the APIs without those that were introduced after the emulated version. It returns kube-apiserver's error
-// if --runtime-config enables one of them by name. Schemes contain all groups and versions.
+// Emulate removes the APIs that were introduced after the emulated version. It returns kube-apiserver's error if
+// --runtime-config enables a removed API by name. schemes must contain all groups and versions.
 func (a APIs) Emulate(emulation Emulation, schemes ...*runtime.Scheme) (APIs, error) {
 	e := emulator{Emulation: emulation, apis: a, emulated: map[schema.GroupVersionResource]bool{}}
 	for _, scheme := range schemes {
@@ -60,10 +62,12 @@ type emulator struct {
 
 var alphaVersion = regexp.MustCompile(`^v\d+alpha\d+$`)
 
-// group decides about the resources of one group. Its versions are sorted by priority, lowest first.
+// group decides which resources of one group are served. versions are sorted by priority, lowest first.
 func (e emulator) group(scheme *runtime.Scheme, versions []schema.GroupVersion) error {
-	lower := map[string]bool{} // resources that a lower version serves
-	anyLower := false          // a lower version is enabled as a whole
+	// lower has the resources that a lower version serves.
+	lower := map[string]bool{}
+	// anyLower is set if a lower version is enabled as a whole.
+	anyLower := false
 	for _, gv := range versions {
 		introduced := introductions(scheme, gv)
 		alpha := alphaVersion.MatchString(gv.Version)
@@ -91,7 +95,8 @@ func (e emulator) group(scheme *runtime.Scheme, versions []schema.GroupVersion) 
 		}
 		if served == 0 && len(introduced) > 0 && e.apis.versions[gv] {
 			return fmt.Errorf("cannot enable version %s in runtime-config because all the resources have been introduced after "+
-				"the current version %s. Consider setting --runtime-config-emulation-forward-compatible=true", gv, e.Version.EmulationVersion())
+				"the current version %s. Consider setting --runtime-config-emulation-forward-compatible=true", gv,
+				e.Version.EmulationVersion())
 		}
 		anyLower = anyLower || !alpha && e.apis.enabled(gv.WithResource(""))
 	}
@@ -114,8 +119,8 @@ func (e emulator) keeps(gvr schema.GroupVersionResource, introduced *version.Ver
 	case e.RuntimeConfigForwardCompatible && (e.apis.resources[gvr] || e.apis.versions[gvr.GroupVersion()]):
 		return true, nil
 	case e.apis.resources[gvr]:
-		return false, fmt.Errorf("cannot enable resource %s in runtime-config because it is introduced at %s after the current "+
-			"version %s. Consider setting --runtime-config-emulation-forward-compatible=true", gvr, introduced, emulated)
+		return false, fmt.Errorf("cannot enable resource %s in runtime-config because it is introduced at %s after the "+
+			"current version %s. Consider setting --runtime-config-emulation-forward-compatible=true", gvr, introduced, emulated)
 	}
 	return false, nil
 }
@@ -136,7 +141,7 @@ func introductions(scheme *runtime.Scheme, gv schema.GroupVersion) map[string]*v
 	return found
 }
 
-// Introduced returns the version in which the kind of an object was introduced, if it says so.
+// Introduced returns the Kubernetes version that introduced the kind of an object, if the object has one.
 func Introduced(object runtime.Object) (*version.Version, bool) {
 	kind, ok := object.(interface {
 		APILifecycleIntroduced() (major, minor int)

@@ -1,4 +1,5 @@
-// Package enablement decides which built-in APIs are served: by default the stable ones, changed by --runtime-config.
+// Package enablement decides which built-in APIs are served: by default the stable APIs, which --runtime-config
+// changes.
 package enablement
 
 import (
@@ -13,7 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// levels are the keys that enable or disable all versions of a stability level, in the order in which they are applied.
+// levels are the keys of --runtime-config that enable or disable all versions of a stability level, in the order in
+// which they are applied.
 var levels = []struct {
 	key      string
 	versions *regexp.Regexp
@@ -33,12 +35,12 @@ func isLevel(key string) bool {
 	return false
 }
 
-// APIs is the set of enabled APIs. The zero value is kube-apiserver's default.
+// APIs is the set of enabled APIs. The zero value is kube-apiserver's default set.
 type APIs struct {
 	levels    map[string]bool
 	versions  map[schema.GroupVersion]bool
 	resources map[schema.GroupVersionResource]bool
-	// emulated are the resources about which the emulated version decides.
+	// emulated has the resources that the emulated version enables or disables.
 	emulated map[schema.GroupVersionResource]bool
 }
 
@@ -50,7 +52,7 @@ func (a APIs) Serves(resource schema.GroupVersionResource) bool {
 	return a.enabled(resource)
 }
 
-// enabled reports whether a resource is enabled, in whichever version it was introduced.
+// enabled reports whether a resource is enabled regardless of the emulated version.
 func (a APIs) enabled(resource schema.GroupVersionResource) bool {
 	if on, ok := a.resources[resource]; ok {
 		return on
@@ -91,14 +93,15 @@ func unstable(version string) bool {
 	return strings.Contains(version, "alpha") || strings.Contains(version, "beta")
 }
 
-// Parse parses the value of --runtime-config. Schemes contain the known groups and versions.
+// Parse parses the value of --runtime-config. schemes must contain all known groups and versions.
 func Parse(config map[string]string, schemes ...*runtime.Scheme) (APIs, error) {
 	config = normalizeKeys(config)
 	if err := validate(config, schemes); err != nil {
 		return APIs{}, err
 	}
 	apis := APIs{
-		levels: map[string]bool{}, versions: map[schema.GroupVersion]bool{}, resources: map[schema.GroupVersionResource]bool{},
+		levels: map[string]bool{}, versions: map[schema.GroupVersion]bool{},
+		resources: map[schema.GroupVersionResource]bool{},
 	}
 	for _, level := range levels {
 		switch value, ok := config[level.key]; {
@@ -161,7 +164,7 @@ func validate(config map[string]string, schemes []*runtime.Scheme) error {
 	return nil
 }
 
-// parseKey splits group/version or group/version/resource.
+// parseKey parses a key, group/version or group/version/resource.
 func parseKey(key string) (version schema.GroupVersion, resource string, err error) {
 	tokens := strings.Split(key, "/")
 	if len(tokens) != 2 && len(tokens) != 3 {
@@ -195,7 +198,8 @@ func (a *APIs) set(key, value string, schemes []*runtime.Scheme) error {
 		return nil
 	}
 	if strings.ToLower(resource) != resource {
-		return fmt.Errorf("invalid key %v: group/version/resource and resource is always lowercase plural, not %q", key, resource)
+		return fmt.Errorf("invalid key %v: group/version/resource and resource is always lowercase plural, not %q",
+			key, resource)
 	}
 	a.resources[version.WithResource(resource)] = on
 	return nil

@@ -14,18 +14,19 @@ import (
 	"k8s.io/kubernetes/pkg/registry/rbac/validation"
 )
 
-// Rules resolves the rules of users and roles.
+// Rules resolves the RBAC rules of users and roles.
 type Rules = validation.AuthorizationRuleResolver
 
-// Guard implements upstream's escalation check: writes of roles and bindings must not grant permissions that the writer
-// lacks, unless the writer may escalate or bind.
+// Guard implements upstream's escalation check: a write of a role or binding must not grant permissions that the user
+// lacks, unless the user has the permission to escalate or bind.
 type Guard struct {
 	Authorizer authorizer.Authorizer
 	Rules      Rules
 }
 
-// Check returns an API status error if storing object in place of old, nil for a create, would escalate. The context
-// must contain the user, the request info and the namespace. Other kinds pass.
+// Check returns an API status error if storing object would be an escalation. old is the object to be replaced, or nil
+// for a create. The context must contain the user, the request info and the namespace. Kinds other than roles and
+// bindings pass.
 func (g Guard) Check(ctx context.Context, namespace string, object, old runtime.Object) error {
 	if rbacregistry.EscalationAllowed(ctx) || onlyGarbageCollectorFields(object, old) {
 		return nil
@@ -44,7 +45,7 @@ func (g Guard) Check(ctx context.Context, namespace string, object, old runtime.
 	return nil
 }
 
-// onlyGarbageCollectorFields reports whether an update only changes the fields that the garbage collector writes.
+// onlyGarbageCollectorFields reports whether an update changes only fields that the garbage collector writes.
 func onlyGarbageCollectorFields(object, old runtime.Object) bool {
 	return old != nil && rbacregistry.IsOnlyMutatingGCFields(object, old, apiequality.Semantic)
 }
@@ -65,7 +66,8 @@ func (g Guard) checkRole(ctx context.Context, plural, name string, rules []api.P
 		return nil
 	}
 	if err := validation.ConfirmNoEscalationInternal(ctx, g.Rules, everything()); err != nil {
-		return apierrors.NewForbidden(api.Resource(plural), name, errors.New("must have cluster-admin privileges to use the aggregationRule"))
+		return apierrors.NewForbidden(api.Resource(plural), name,
+			errors.New("must have cluster-admin privileges to use the aggregationRule"))
 	}
 	return nil
 }
@@ -84,7 +86,8 @@ func (g Guard) checkBinding(ctx context.Context, plural, namespace, name string,
 	}
 	reference := rbacv1.RoleRef{APIGroup: role.APIGroup, Kind: role.Kind, Name: role.Name}
 	rules, err := g.Rules.GetRoleReferenceRules(ctx, reference, namespace)
-	if apierrors.IsNotFound(err) { // kube-apiserver's storage of roles names the resource of the request
+	// The error of kube-apiserver's storage of roles has the resource of the request.
+	if apierrors.IsNotFound(err) {
 		return apierrors.NewNotFound(api.Resource(plural), role.Name)
 	}
 	if err != nil {

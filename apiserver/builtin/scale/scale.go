@@ -20,27 +20,29 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"quorate.dev/apiserver/builtin/definition"
+	"quorate.dev/apiserver/request"
 )
 
 // Kind is the kind of the scale subresource.
 var Kind = schema.GroupVersionKind{Group: autoscaling.GroupName, Version: "v1", Kind: "Scale"}
 
-// Subresource describes the scale subresource of a parent that is written with strategy.
+// Subresource returns the scale subresource of a parent that strategy updates.
 func Subresource(strategy rest.RESTUpdateStrategy) definition.Subresource {
 	return definition.View("scale", Kind, strategy, View{})
 }
 
-// View shows Deployments, ReplicaSets, StatefulSets and ReplicationControllers as Scale. It implements resource.View.
+// View converts Deployments, ReplicaSets, StatefulSets and ReplicationControllers to Scale. It implements
+// resource.View.
 type View struct{}
 
-// ReplicasPaths returns the path of the replicas in the parent by its group and version, for
+// ReplicasPaths returns the path of the replicas in the parent by the parent's group and version, for
 // managedfields.NewScaleHandler.
 func (View) ReplicasPaths() managedfields.ResourcePathMappings {
 	path := fieldpath.MakePathOrDie("spec", "replicas")
 	return managedfields.ResourcePathMappings{"apps/v1": path, "v1": path}
 }
 
-// parts are the parts of a parent that a Scale shows.
+// parts has the values of a parent that are part of its Scale.
 type parts struct {
 	metadata *metav1.ObjectMeta
 	desired  int32
@@ -103,7 +105,8 @@ func (View) Get(parent runtime.Object) (runtime.Object, error) {
 	}, nil
 }
 
-// Set implements resource.View. The view's resource version becomes the parent's, so that it is a precondition.
+// Set implements resource.View. The resource version of the Scale becomes the parent's, so that it is a precondition of
+// the update.
 func (View) Set(parent, view runtime.Object) error {
 	scale, ok := view.(*autoscaling.Scale)
 	if !ok {
@@ -129,7 +132,7 @@ func (View) Validate(view runtime.Object) error {
 		return apierrors.NewBadRequest(fmt.Sprintf("expected input object type to be Scale, but %T", view))
 	}
 	if errs := validation.ValidateScale(scale); len(errs) > 0 {
-		return apierrors.NewInvalid(Kind.GroupKind(), scale.Name, errs)
+		return request.Invalid(Kind.GroupKind(), scale.Name, errs)
 	}
 	return nil
 }

@@ -33,13 +33,15 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 			Name: "PodGroup", Versions: workloads, Gate: features.GenericWorkload,
 			Strategy: pods, Status: podgroup.NewStatusStrategy(pods),
 		}),
-		group.Define(definition.Kind{Name: "Workload", Versions: workloads, Gate: features.GenericWorkload, Strategy: workload.Strategy}),
+		group.Define(definition.Kind{
+			Name: "Workload", Versions: workloads, Gate: features.GenericWorkload, Strategy: workload.Strategy,
+		}),
 	}
 }
 
 var errSystemClass = errors.New("this is a system priority class and cannot be deleted")
 
-// classDeletion protects the system priority classes. It implements resource.DeletionGuard.
+// classDeletion prevents the deletion of system priority classes. It implements resource.DeletionGuard.
 type classDeletion struct{ rest.RESTDeleteStrategy }
 
 // CheckDeletion implements resource.DeletionGuard.

@@ -1,5 +1,5 @@
-// Package schema has the structured-merge-diff schema of the built-in kinds: the keys, sets and atomic fields. It is
-// generated from Kubernetes' OpenAPI documents, embedded compressed, and decoded on first use.
+// Package schema has the structured-merge-diff schema of the built-in kinds: list keys, sets and atomic fields. The
+// schema is generated from Kubernetes' OpenAPI documents, embedded compressed, and decoded on first use.
 package schema
 
 import (
@@ -31,17 +31,17 @@ type Loader struct {
 	parser func() (*typed.Parser, error)
 }
 
-// NewLoader returns a loader of the schema of stable versions.
+// NewLoader returns a loader for the schema of stable versions.
 func NewLoader() *Loader {
 	return &Loader{parser: sync.OnceValues(func() (*typed.Parser, error) { return decode(embedded) })}
 }
 
-// NewLoaderOfAll returns a loader of the schema of all versions.
-func NewLoaderOfAll() *Loader {
+// NewLoaderForAllVersions returns a loader for the schema of all versions.
+func NewLoaderForAllVersions() *Loader {
 	return &Loader{parser: sync.OnceValues(func() (*typed.Parser, error) { return decode(embedded, unstable) })}
 }
 
-// For returns a function that returns the type converter of a scheme's kinds.
+// For returns a function that returns the type converter for the kinds of a scheme.
 func (l *Loader) For(scheme *runtime.Scheme) func() (managedfields.TypeConverter, error) {
 	return sync.OnceValues(func() (managedfields.TypeConverter, error) {
 		parser, err := l.parser()
@@ -52,7 +52,7 @@ func (l *Loader) For(scheme *runtime.Scheme) func() (managedfields.TypeConverter
 	})
 }
 
-// decode merges schemas that refer to each other.
+// decode decodes and merges files with schemas, which may refer to each other.
 func decode(files ...[]byte) (*typed.Parser, error) {
 	parser := &typed.Parser{}
 	for _, file := range files {

@@ -19,11 +19,16 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 	group := builder.Group("storage.k8s.io", "v1", "v1beta1")
 	stable := []string{"v1"}
 	return []*resource.Definition{
-		group.Define(definition.Kind{Name: "CSIDriver", Versions: stable, ReturnsDeleted: true, Strategy: csidriver.Strategy}),
-		group.Define(definition.Kind{Name: "CSINode", Versions: stable, ReturnsDeleted: true, Strategy: csinode.Strategy}),
-		group.Define(definition.Kind{Name: "CSIStorageCapacity", Versions: stable, Strategy: csistoragecapacity.Strategy, Plain: true}),
 		group.Define(definition.Kind{
-			Name: "StorageClass", Versions: stable, ReturnsDeleted: true, ShortNames: []string{"sc"}, Strategy: storageclass.Strategy,
+			Name: "CSIDriver", Versions: stable, ReturnsDeleted: true, Strategy: csidriver.Strategy,
+		}),
+		group.Define(definition.Kind{Name: "CSINode", Versions: stable, ReturnsDeleted: true, Strategy: csinode.Strategy}),
+		group.Define(definition.Kind{
+			Name: "CSIStorageCapacity", Versions: stable, Strategy: csistoragecapacity.Strategy, Plain: true,
+		}),
+		group.Define(definition.Kind{
+			Name: "StorageClass", Versions: stable, ReturnsDeleted: true, ShortNames: []string{"sc"},
+			Strategy: storageclass.Strategy,
 		}),
 		group.Define(definition.Kind{
 			Name: "VolumeAttachment", Versions: stable, ReturnsDeleted: true,

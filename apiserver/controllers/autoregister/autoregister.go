@@ -1,5 +1,6 @@
-// Package autoregister manages the APIServices of the API groups that this server serves: built-in ones and those of
-// CustomResourceDefinitions. It also sets their Available condition. APIServices of aggregated servers are not touched.
+// Package autoregister manages the APIServices of the API groups that this server serves: built-in groups and groups of
+// CustomResourceDefinitions. It also sets the condition Available of these APIServices. It does not change APIServices
+// of extension API servers.
 package autoregister
 
 import (
@@ -34,7 +35,8 @@ import (
 var Resource = schema.GroupResource{Group: apiregistration.GroupName, Resource: "apiservices"}
 
 const (
-	// parallel is the concurrency of the first sync: enough to fill the storage's batches.
+	// parallel is the number of concurrent writes of the first sync. It is large enough to fill the storage's write
+	// batches.
 	parallel = 32
 	// retryAfter and retryAtMost bound the backoff of a failed sync.
 	retryAfter, retryAtMost = 5 * time.Millisecond, 30 * time.Second
@@ -43,8 +45,8 @@ const (
 // Options configure a Controller.
 type Options struct {
 	Objects resource.Client
-	// Follow calls handle for every APIService, existing and changed (nil: deleted), and synced after the existing
-	// ones. It returns when the context ends.
+	// Follow watches APIServices until the context ends. It calls handle for every existing APIService, then synced
+	// once, and then handle for every changed one; a nil object means that the APIService was deleted.
 	Follow func(ctx context.Context, handle func(name string, object runtime.Object), synced func()) error
 	// BuiltIn are the group versions that are served regardless of custom resources.
 	BuiltIn []schema.GroupVersion
@@ -52,8 +54,8 @@ type Options struct {
 	Logger  logr.Logger
 }
 
-// Controller syncs APIServices. Every replica runs one, also beside kube-apiserver: their desired states are equal, and
-// equal states are not written.
+// Controller syncs APIServices. Every replica runs a Controller, and a kube-apiserver on the same etcd may run
+// upstream's. They compute equal desired states, and a state that is already stored is not written again.
 type Controller struct {
 	Options
 	queue     workqueue.TypedRateLimitingInterface[string]
@@ -67,6 +69,7 @@ type Controller struct {
 	services    map[string]*apiregistration.APIService // last observed states; read-only
 	definitions map[string][]schema.GroupVersion       // served versions by name of the CustomResourceDefinition
 	served      map[schema.GroupVersion]int            // Invariant: number of definitions that serve it, never 0
+	undecodable sets.Set[string]                       // names of CustomResourceDefinitions whose state is not known
 	atStart     sets.Set[string]
 	synced      sets.Set[string]
 	pending     sets.Set[string] // built-in APIServices not yet observed as available
@@ -82,7 +85,7 @@ func New(options Options) *Controller {
 		known: make(chan struct{}), defined: make(chan struct{}), began: make(chan struct{}), completed: make(chan struct{}),
 		builtin: sets.Set[schema.GroupVersion]{}, services: map[string]*apiregistration.APIService{},
 		definitions: map[string][]schema.GroupVersion{}, served: map[schema.GroupVersion]int{},
-		atStart: sets.Set[string]{}, synced: sets.Set[string]{}, pending: sets.Set[string]{},
+		undecodable: sets.Set[string]{}, atStart: sets.Set[string]{}, synced: sets.Set[string]{}, pending: sets.Set[string]{},
 	}
 	for _, gv := range options.BuiltIn {
 		if _, ok := priority.BuiltIn(gv); ok {
@@ -129,6 +132,7 @@ func (c *Controller) SetDefinition(name string, object runtime.Object) {
 			delete(c.served, gv)
 		}
 	}
+	c.setDecoded(name)
 	c.lock.Unlock()
 	if slices.Equal(before, after) {
 		return
@@ -138,7 +142,31 @@ func (c *Controller) SetDefinition(name string, object runtime.Object) {
 	}
 }
 
-// DefinitionsKnown marks all existing CustomResourceDefinitions as set.
+// SetUndecodable marks the state of a CustomResourceDefinition as unknown until SetDefinition is called for it. While
+// any state is unknown, the controller deletes no APIService, because an undecodable definition may serve its group
+// version. kube-apiserver's controller does not start in this case.
+func (c *Controller) SetUndecodable(name string) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	c.undecodable.Insert(name)
+}
+
+// setDecoded marks the state of a CustomResourceDefinition as known. If no state is unknown any more, it queues the
+// APIServices that were not deleted because of SetUndecodable. The caller holds c.lock.
+func (c *Controller) setDecoded(name string) {
+	if !c.undecodable.Has(name) {
+		return
+	}
+	if c.undecodable.Delete(name); len(c.undecodable) > 0 {
+		return
+	}
+	for service := range c.services {
+		c.queue.Add(service)
+	}
+}
+
+// DefinitionsKnown must be called once SetDefinition or SetUndecodable has been called for all existing
+// CustomResourceDefinitions.
 func (c *Controller) DefinitionsKnown() { closeOnce(c.defined) }
 
 // servedBy returns the versions served by a CustomResourceDefinition in internal version.
@@ -158,22 +186,29 @@ func servedBy(object runtime.Object) []schema.GroupVersion {
 
 // Run syncs APIServices until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	var workers sync.WaitGroup
-	defer workers.Wait()
 	ctx, cancel := context.WithCancel(system.WithServerUser(ctx))
 	defer cancel()
-	workers.Go(func() { c.work(ctx) })
-	workers.Go(func() {
-		<-ctx.Done()
-		c.queue.ShutDown()
+	workers, ctx := errgroup.WithContext(ctx)
+	workers.Go(func() error {
+		return panics.Catch(func() error {
+			c.work(ctx)
+			return nil
+		})
 	})
-	if err := c.Follow(ctx, c.observe, func() { closeOnce(c.known) }); err != nil {
+	defer context.AfterFunc(ctx, c.queue.ShutDown)()
+	err := c.Follow(ctx, c.observe, func() { closeOnce(c.known) })
+	cancel()
+	c.queue.ShutDown()
+	if panicked := workers.Wait(); panicked != nil {
+		return panicked
+	}
+	if err != nil {
 		return fmt.Errorf("follow APIServices: %w", err)
 	}
 	return nil
 }
 
-// closeOnce is not safe for concurrent use on one channel.
+// closeOnce closes the channel if it is open. It must not be called concurrently for the same channel.
 func closeOnce(channel chan struct{}) {
 	select {
 	case <-channel:
@@ -200,8 +235,9 @@ func (c *Controller) observe(name string, object runtime.Object) {
 	c.queue.Add(name)
 }
 
-// work syncs all objects once everything is known, then each one when it changes. Syncing earlier would delete the
-// APIServices of CustomResourceDefinitions that are not known yet.
+// work waits until all existing APIServices and CustomResourceDefinitions are known, and syncs all APIServices. Then it
+// syncs each one when it changes. An earlier sync would delete the APIServices of CustomResourceDefinitions that are
+// not known yet.
 func (c *Controller) work(ctx context.Context) {
 	for _, all := range []chan struct{}{c.known, c.defined} {
 		select {
@@ -239,7 +275,7 @@ func (c *Controller) begin(ctx context.Context) {
 	all.SetLimit(parallel)
 	for name := range names {
 		all.Go(func() error {
-			if err := c.sync(ctx, name); err != nil {
+			if err := panics.Catch(func() error { return c.sync(ctx, name) }); err != nil {
 				c.retry(ctx, name, err)
 			}
 			return nil
@@ -260,8 +296,13 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 	c.lock.Lock()
 	current, wanted := c.services[name], c.desired(name)
 	past := history{atStart: c.atStart.Has(name), synced: c.synced.Has(name)}
+	do := decide(current, wanted, past)
+	mayRemove := len(c.undecodable) == 0
 	c.lock.Unlock()
-	if err := c.apply(ctx, decide(current, wanted, past), current, wanted); err != nil {
+	if do == remove && !mayRemove {
+		return nil
+	}
+	if err := c.apply(ctx, do, current, wanted); err != nil {
 		return err
 	}
 	c.lock.Lock()
@@ -273,7 +314,7 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 	return c.setAvailable(ctx, name)
 }
 
-// desired returns the desired APIService of a name, nil for none. The caller holds c.lock.
+// desired returns the desired APIService with a name, nil if it must not exist. The caller holds c.lock.
 func (c *Controller) desired(name string) *apiregistration.APIService {
 	version, group, _ := strings.Cut(name, ".")
 	gv := schema.GroupVersion{Group: group, Version: version}
@@ -299,7 +340,7 @@ func apiService(gv schema.GroupVersion, place priority.Priority, how string) *ap
 	}
 }
 
-// apply executes a decision. Conflicts are ignored: the event of the other write queues the name again.
+// apply executes a decision. It ignores conflicts, because the event of the conflicting write queues the name again.
 func (c *Controller) apply(ctx context.Context, do action, current, wanted *apiregistration.APIService) error {
 	var err error
 	switch do {
@@ -309,7 +350,9 @@ func (c *Controller) apply(ctx context.Context, do action, current, wanted *apir
 			return nil
 		}
 	case update:
-		_, err = c.Objects.Update(ctx, resource.Key{GroupResource: Resource, Name: current.Name}, func(object runtime.Object) error {
+		_, err = c.Objects.Update(ctx, resource.Key{
+			GroupResource: Resource, Name: current.Name,
+		}, func(object runtime.Object) error {
 			return replaceSpec(object, current, wanted)
 		}, resource.WriteOptions{})
 	case remove:
@@ -323,7 +366,8 @@ func (c *Controller) apply(ctx context.Context, do action, current, wanted *apir
 	return err
 }
 
-// replaceSpec updates an object unless it has changed since the decision.
+// replaceSpec sets the spec of an APIService to the spec of wanted. It returns a conflict if the object has changed
+// since compared was read, because the decision to replace the spec was made for compared.
 func replaceSpec(object runtime.Object, compared, wanted *apiregistration.APIService) error {
 	service, ok := object.(*apiregistration.APIService)
 	if !ok {
@@ -336,7 +380,7 @@ func replaceSpec(object runtime.Object, compared, wanted *apiregistration.APISer
 	return nil
 }
 
-// errConditionSet aborts an update without changes.
+// errConditionSet aborts an update because the object already has the condition.
 var errConditionSet = errors.New("the condition is set")
 
 // setAvailable sets the Available condition of a local APIService.

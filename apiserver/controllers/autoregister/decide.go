@@ -25,13 +25,14 @@ const (
 	remove  action = "remove"
 )
 
-// history is what this replica has observed about an APIService.
+// history is the information of this replica about an APIService that decide depends on.
 type history struct {
 	atStart bool // it existed when this replica started
 	synced  bool // this replica has synced it
 }
 
-// decide compares an APIService with its desired state; nil means none. It mirrors kube-aggregator's checkAPIService.
+// decide returns how to change an APIService to its desired state. current is nil if the APIService does not exist, and
+// wanted is nil if it must not exist. decide mirrors kube-aggregator's checkAPIService.
 func decide(current, wanted *apiregistration.APIService, past history) action {
 	switch {
 	case current == nil && wanted == nil, managed(wanted) == onStart && past.synced:
@@ -51,7 +52,7 @@ func decide(current, wanted *apiregistration.APIService, past history) action {
 // IsManaged reports whether this server or kube-apiserver creates and deletes an APIService.
 func IsManaged(service *apiregistration.APIService) bool { return managed(service) != "" }
 
-// managed returns the value of managedLabel, "" without a valid one.
+// managed returns the value of managedLabel, or "" if the label is missing or invalid.
 func managed(service *apiregistration.APIService) string {
 	if service == nil {
 		return ""
@@ -69,7 +70,8 @@ func localCondition(now metav1.Time) apiregistration.APIServiceCondition {
 	return condition
 }
 
-// hasLocalCondition reports whether an APIService has localCondition, if it is local.
+// hasLocalCondition reports whether an APIService of this server has localCondition. It returns true for APIServices of
+// extension API servers, which autoregister does not manage.
 func hasLocalCondition(service *apiregistration.APIService) bool {
 	if service.Spec.Service != nil {
 		return true

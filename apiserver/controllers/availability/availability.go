@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/aggregator"
+	"quorate.dev/apiserver/registry/follow"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
 	"quorate.dev/apiserver/watchcache"
@@ -45,10 +46,11 @@ const (
 	resync = 30 * time.Second
 	// retryAfter and retryAtMost bound the backoff after a failed discovery check, as in kube-aggregator.
 	retryAfter, retryAtMost = 5 * time.Millisecond, 30 * time.Second
-	// messageInterval is between writes that change only the message, which may differ from one check to the next.
+	// messageInterval is the minimum interval between writes that change only the message, because the message may
+	// differ in each check.
 	messageInterval = 10 * time.Minute
-	// parallel is the number of parallel checks per queue. A check of a server that does not respond takes as long as the
-	// timeout of a probe.
+	// parallel is the number of parallel checks per queue. A check of a server that does not respond takes as long as
+	// the timeout of a probe.
 	parallel = 64
 )
 
@@ -59,14 +61,10 @@ type Options struct {
 	Backend        func(name string) *aggregator.Backend
 	Services       corelisters.ServiceLister
 	EndpointSlices discoverylisters.EndpointSliceLister
-	// FollowEntries calls handle for every object of a resource, existing and changed, and synced after the existing
-	// ones. It returns when ctx ends.
-	FollowEntries func(
-		ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func(),
-	) error
-	Clock      clock.WithTicker
-	Logger     logr.Logger
-	Registerer prometheus.Registerer
+	Follow         follow.Func
+	Clock          clock.WithTicker
+	Logger         logr.Logger
+	Registerer     prometheus.Registerer
 }
 
 // Controller checks extension API servers.
@@ -74,18 +72,19 @@ type Controller struct {
 	Options
 	metrics *metrics
 	slices  *sliceIndex
-	// Available servers have a queue of their own, so that others, which may not respond, do not delay their checks.
+	// available has the servers that were available in their last check. All other servers are in others, so that
+	// servers that do not respond cannot delay the checks of available ones.
 	available, others workqueue.TypedRateLimitingInterface[string]
 	started           chan struct{} // closed, with mu held, when the first APIService of an extension API server is set
 
 	mu        sync.Mutex // guards the fields below
 	observed  map[string]*apiregistration.APIService
 	byService map[types.NamespacedName]sets.Set[string]
-	passed    sets.Set[string]    // the last check ended without a failed probe
-	written   map[string]*written // the last write of this replica
+	passed    sets.Set[string]    // APIServices whose last check had no failed probe
+	written   map[string]*written // last write of this replica for each APIService
 }
 
-// written is a condition that was written.
+// written describes a condition that this replica has written: the time, and the spec for which it was determined.
 type written struct {
 	at   time.Time
 	spec apiregistration.APIServiceSpec
@@ -130,7 +129,7 @@ func (c *Controller) SetAPIService(name string, object runtime.Object) {
 		return
 	}
 	if c.observed[name] == nil && apiregistration.IsAPIServiceConditionTrue(after, apiregistration.Available) {
-		c.passed.Insert(name) // of another replica, or before a restart
+		c.passed.Insert(name) // another replica, or this one before a restart, has checked the server
 	}
 	c.observed[name] = after
 	key := serviceOf(after)
@@ -188,10 +187,14 @@ func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(system.WithServerUser(ctx))
 	servicesKnown, slicesKnown := make(chan struct{}), make(chan struct{})
 	group.Go(func() error {
-		return c.follow(ctx, services, c.observeService, func() { close(servicesKnown) })
+		return panics.Catch(func() error {
+			return c.follow(ctx, services, c.observeService, func() { close(servicesKnown) })
+		})
 	})
 	group.Go(func() error {
-		return c.follow(ctx, endpointSlices, c.observeSlice, func() { close(slicesKnown) })
+		return panics.Catch(func() error {
+			return c.follow(ctx, endpointSlices, c.observeSlice, func() { close(slicesKnown) })
+		})
 	})
 	group.Go(func() error {
 		for _, known := range []chan struct{}{servicesKnown, slicesKnown} {
@@ -201,16 +204,18 @@ func (c *Controller) Run(ctx context.Context) error {
 				return nil
 			}
 		}
-		return c.work(ctx)
+		return panics.Catch(func() error { return c.work(ctx) })
 	})
 	return group.Wait()
 }
 
-// follow mirrors an informer: without the resource the controller waits forever, as kube-aggregator's does.
+// follow calls FollowEntries. If the resource is not served, it waits until ctx ends, as an informer of kube-aggregator
+// would.
 func (c *Controller) follow(
 	ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func(),
 ) error {
-	if err := c.FollowEntries(ctx, name, handle, synced); err != nil && ctx.Err() == nil {
+	options := follow.Options{Entries: handle, Synced: synced}
+	if err := c.Follow(ctx, resource.Key{GroupResource: name}, options); err != nil && ctx.Err() == nil {
 		c.Logger.Error(err, "APIServices of extension API servers are not checked", "resource", name.String())
 	}
 	<-ctx.Done()
@@ -303,9 +308,11 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 	return failure
 }
 
-// shouldWrite reports whether a condition has changed. A change of the message alone counts if the spec has changed too,
-// or once per messageInterval.
-func (c *Controller) shouldWrite(observed *apiregistration.APIService, condition *apiregistration.APIServiceCondition) bool {
+// shouldWrite reports whether a condition must be written: if its status or reason has changed, or if its message has
+// changed and either the spec has changed too or the last write is at least messageInterval ago.
+func (c *Controller) shouldWrite(
+	observed *apiregistration.APIService, condition *apiregistration.APIServiceCondition,
+) bool {
 	before := apiregistration.GetAPIServiceConditionByType(observed, condition.Type)
 	if before == nil || before.Status != condition.Status || before.Reason != condition.Reason {
 		return true
@@ -316,14 +323,18 @@ func (c *Controller) shouldWrite(observed *apiregistration.APIService, condition
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last := c.written[observed.Name]
-	return last == nil || c.Clock.Since(last.at) >= messageInterval || !equality.Semantic.DeepEqual(last.spec, observed.Spec)
+	return last == nil || c.Clock.Since(last.at) >= messageInterval ||
+		!equality.Semantic.DeepEqual(last.spec, observed.Spec)
 }
 
-// errUnneeded ends an update without changes.
+// errUnneeded aborts an update because the APIService has changed since it was checked.
 var errUnneeded = errors.New("the condition is set, or the APIService has changed since it was checked")
 
-// store writes the condition, unless the APIService has it. If it has changed since it was observed, an event follows.
-func (c *Controller) store(ctx context.Context, observed *apiregistration.APIService, condition *apiregistration.APIServiceCondition) error {
+// store writes the condition if shouldWrite returns true. If the APIService has changed since it was observed, store
+// does nothing, because the event of the change queues another check.
+func (c *Controller) store(
+	ctx context.Context, observed *apiregistration.APIService, condition *apiregistration.APIServiceCondition,
+) error {
 	if !c.shouldWrite(observed, condition) {
 		return nil
 	}

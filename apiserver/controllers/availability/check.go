@@ -14,17 +14,18 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 
 	"quorate.dev/apiserver/aggregator"
+	"quorate.dev/panics"
 )
 
 const (
-	// probes are sent at the same time; one success is enough. It is kube-aggregator's number.
+	// probes is the number of concurrent probes, as in kube-aggregator. One successful probe is sufficient.
 	probes = 5
-	// probesTimeout bounds them together, as in kube-aggregator.
+	// probesTimeout bounds the time of all probes of one check, as in kube-aggregator.
 	probesTimeout = 6 * time.Second
 )
 
-// check returns the condition of an APIService, with kube-aggregator's reasons and messages, or nil if there is none. An
-// error means that the check should be repeated soon.
+// check returns the condition of an APIService, with kube-aggregator's reasons and messages, or nil if the APIService
+// has no extension API server. After an error, the check should be repeated soon.
 func (c *Controller) check(
 	ctx context.Context, service *apiregistration.APIService, backend *aggregator.Backend,
 ) (*apiregistration.APIServiceCondition, error) {
@@ -48,11 +49,12 @@ func (c *Controller) check(
 		return unavailable("FailedDiscoveryCheck", "%s", err.Error()), err
 	}
 	return &apiregistration.APIServiceCondition{
-		Type: apiregistration.Available, Status: apiregistration.ConditionTrue, Reason: "Passed", Message: "all checks passed",
+		Type: apiregistration.Available, Status: apiregistration.ConditionTrue, Reason: "Passed",
+		Message: "all checks passed",
 	}, nil
 }
 
-// checkEndpoints returns the condition for a Service without the port or without endpoints, else nil.
+// checkEndpoints returns the condition for a Service that lacks the port or has no endpoints; otherwise nil.
 func (c *Controller) checkEndpoints(
 	target *corev1.Service, reference *apiregistration.ServiceReference,
 ) *apiregistration.APIServiceCondition {
@@ -85,15 +87,15 @@ func hasEndpoint(slice *discoveryv1.EndpointSlice, port string) bool {
 	})
 }
 
-// probe returns the last error if all probes fail.
+// probe sends concurrent probes. It returns nil after the first success, or the last error if all probes fail.
 func probe(ctx context.Context, backend *aggregator.Backend) error {
 	ctx, cancel := context.WithTimeout(ctx, probesTimeout)
 	results := make(chan error, probes)
 	var running sync.WaitGroup
 	for range probes {
-		running.Go(func() { results <- backend.Probe(ctx) })
+		running.Go(func() { results <- panics.Catch(func() error { return backend.Probe(ctx) }) })
 	}
-	go func() { // after a success the others may go on, so that their connections can be used again
+	go func() { // after a success, the other probes are not canceled, so that their connections can be reused
 		defer cancel()
 		running.Wait()
 	}()
@@ -113,15 +115,19 @@ func unavailable(reason, format string, args ...any) *apiregistration.APIService
 	}
 }
 
-func unknown(reason string, reference *apiregistration.ServiceReference, err error) *apiregistration.APIServiceCondition {
+func unknown(
+	reason string, reference *apiregistration.ServiceReference, err error,
+) *apiregistration.APIServiceCondition {
 	return &apiregistration.APIServiceCondition{
 		Type: apiregistration.Available, Status: apiregistration.ConditionUnknown, Reason: reason,
 		Message: fmt.Sprintf("service/%s in %q cannot be checked due to: %v", reference.Name, reference.Namespace, err),
 	}
 }
 
-// clientAddress is the client's end of a connection in an error of package net: "read tcp 10.0.0.1:40000->10.0.0.2:443".
+// clientAddress matches the client's address of a connection in an error of package net: "read tcp
+// 10.0.0.1:40000->10.0.0.2:443".
 var clientAddress = regexp.MustCompile(`\S+:\d+->`)
 
-// withoutClient removes addresses that are different for each connection. Each retry would write the status otherwise.
+// withoutClient removes the client's addresses from a message. They differ in each connection, so that otherwise each
+// check would change the message.
 func withoutClient(message string) string { return clientAddress.ReplaceAllString(message, "") }

@@ -12,8 +12,8 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// sliceIndex has the names of the EndpointSlices of each Service. It reads labels only, so that slices that no
-// APIService needs are never decoded.
+// sliceIndex has the names of the EndpointSlices of each Service. It is built from labels only, so that an
+// EndpointSlice is decoded only if an APIService needs it.
 type sliceIndex struct {
 	mu        sync.Mutex
 	byService map[types.NamespacedName]sets.Set[string] // Invariant: no set is empty.
@@ -23,7 +23,8 @@ func newSliceIndex() *sliceIndex {
 	return &sliceIndex{byService: map[types.NamespacedName]sets.Set[string]{}}
 }
 
-// observe updates the index and returns the Services of a slice before and after a change.
+// observe updates the index after a change of a slice. It returns the Services that the slice belonged to before and
+// belongs to now.
 func (x *sliceIndex) observe(before, after *watchcache.Entry) []types.NamespacedName {
 	var concerned []types.NamespacedName
 	x.mu.Lock()

@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics are kube-aggregator's, about the APIServices of all servers.
+// metrics has kube-aggregator's metrics of availability.
 type metrics struct {
 	unavailable *prometheus.GaugeVec
 	transitions *prometheus.CounterVec

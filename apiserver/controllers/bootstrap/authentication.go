@@ -27,7 +27,8 @@ import (
 // AuthenticationConfigMap describes to extension API servers how this server authenticates the requests it proxies.
 const AuthenticationConfigMap = "extension-apiserver-authentication"
 
-// uidHeadersKey is omitted without UID headers and without the feature gate.
+// uidHeadersKey is the key of the UID headers. It is omitted if no UID headers are configured or the feature gate
+// RemoteRequestHeaderUID is disabled.
 const uidHeadersKey = "requestheader-uid-headers"
 
 const (
@@ -46,8 +47,8 @@ type Authentication struct {
 	UsernameHeaders, UIDHeaders, GroupHeaders, ExtraHeaderPrefixes, AllowedNames []string
 }
 
-// AuthenticationLoop publishes the configuration of this replica, merged with that of the others. changed must be sent
-// when a CA bundle or the ConfigMap changes.
+// AuthenticationLoop publishes the configuration of this replica, merged with the published configurations of other
+// replicas. The caller must send changed when a CA bundle or the ConfigMap changes.
 func (b *Bootstrap) AuthenticationLoop(own Authentication, changed Signal) Loop {
 	pass := func(ctx context.Context) error { return b.publishAuthentication(ctx, own) }
 	return Loop{Name: AuthenticationConfigMap, Pass: pass, Every: authenticationEvery, Changed: changed}
@@ -62,7 +63,9 @@ func (b *Bootstrap) publishAuthentication(ctx context.Context, own Authenticatio
 	key := resource.Key{GroupResource: ConfigMaps, Namespace: metav1.NamespaceSystem, Name: AuthenticationConfigMap}
 	current, err := b.objects.Get(ctx, key, resource.ReadOptions{Cached: true})
 	if apierrors.IsNotFound(err) {
-		made := &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: AuthenticationConfigMap}}
+		made := &core.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: AuthenticationConfigMap},
+		}
 		if err := merge(made); err != nil || len(made.Data) == 0 {
 			return err
 		}
@@ -73,7 +76,8 @@ func (b *Bootstrap) publishAuthentication(ctx context.Context, own Authenticatio
 		}
 	} else if err != nil {
 		return err
-	} else if wanted := current.DeepCopyObject().(*core.ConfigMap); merge(wanted) == nil && maps.Equal(wanted.Data, current.(*core.ConfigMap).Data) {
+	} else if wanted := current.DeepCopyObject().(*core.ConfigMap); merge(wanted) == nil && maps.Equal(wanted.Data,
+		current.(*core.ConfigMap).Data) {
 		return nil
 	}
 	_, err = b.objects.Update(ctx, key, merge, resource.WriteOptions{})
@@ -116,7 +120,8 @@ func mergeAuthentication(published map[string]string, own Authentication, now ti
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}
-		if key != uidHeadersKey || (merged != "[]" && utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID)) {
+		if key != uidHeadersKey ||
+			(merged != "[]" && utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID)) {
 			data[key] = merged
 		}
 	}

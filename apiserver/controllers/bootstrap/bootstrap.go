@@ -1,8 +1,8 @@
 // Package bootstrap creates the objects that kube-apiserver creates at its start: the system namespaces, the RBAC
-// bootstrap policy, the system priority classes, the objects of API priority and fairness,
-// extension-apiserver-authentication, this replica's identity Lease and the tracking of legacy tokens. Existing roles,
-// bindings, namespaces and classes are kept and only extended by what the policy adds. Flow schemas and priority levels
-// are updated unless users have taken them over; obsolete ones are deleted.
+// bootstrap policy, the system priority classes, the objects of API priority and fairness, extension-apiserver-
+// authentication, this replica's identity Lease and the tracking of legacy tokens. Missing rules and subjects of the
+// policy are added to existing roles and bindings. Existing namespaces and classes are kept. Flow schemas and priority
+// levels are updated unless users have taken them over; obsolete ones are deleted.
 package bootstrap
 
 import (
@@ -27,9 +27,10 @@ import (
 
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
+	"quorate.dev/panics"
 )
 
-// parallel is the write concurrency: enough to fill the storage's batches.
+// parallel is the number of concurrent writes. It is large enough to fill the storage's write batches.
 const parallel = 32
 
 const namespacesEvery = time.Minute
@@ -39,8 +40,8 @@ var (
 	priorityClasses = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
 )
 
-// Bootstrap creates the objects and maintains those that change. It is idempotent and safe to run in several replicas
-// at once, also beside kube-apiserver.
+// Bootstrap creates the objects and maintains those that change. It is idempotent; several replicas, and a
+// kube-apiserver on the same etcd, may run it concurrently.
 type Bootstrap struct {
 	objects resource.Client
 	clock   clock.Clock
@@ -52,20 +53,21 @@ func New(objects resource.Client, clock clock.Clock, logger logr.Logger) *Bootst
 	return &Bootstrap{objects: objects, clock: clock, logger: logger}
 }
 
-// task ensures one object, or the objects of one kind.
+// task creates or updates one object, or all objects of one kind.
 type task func(ctx context.Context) error
 
 func runAll(ctx context.Context, tasks []task) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
 	for _, run := range tasks {
-		group.Go(func() error { return run(ctx) })
+		group.Go(func() error { return panics.Catch(func() error { return run(ctx) }) })
 	}
 	return group.Wait()
 }
 
-// ClusterPolicy ensures the ClusterRoles and ClusterRoleBindings of the bootstrap policy. Changes made to a former
-// release's policy are carried over first.
+// ClusterPolicy creates and completes the ClusterRoles and ClusterRoleBindings of the bootstrap policy. Before that, it
+// preserves users' changes to roles that have become aggregated roles (primeClusterRoles) and to bindings that have
+// been split (primeClusterRoleBindings).
 func (b *Bootstrap) ClusterPolicy(ctx context.Context) error {
 	ctx = system.WithServerUser(ctx)
 	if err := runAll(ctx, []task{b.primeClusterRoles, b.primeClusterRoleBindings}); err != nil {
@@ -74,7 +76,8 @@ func (b *Bootstrap) ClusterPolicy(ctx context.Context) error {
 	return runAll(ctx, []task{b.clusterRoles, b.clusterRoleBindings})
 }
 
-// NamespacedPolicy ensures the Roles and RoleBindings of the bootstrap policy. Their namespaces must exist.
+// NamespacedPolicy creates and completes the Roles and RoleBindings of the bootstrap policy. Their namespaces must
+// exist.
 func (b *Bootstrap) NamespacedPolicy(ctx context.Context) error {
 	return runAll(system.WithServerUser(ctx), []task{b.roles, b.roleBindings})
 }
@@ -82,13 +85,15 @@ func (b *Bootstrap) NamespacedPolicy(ctx context.Context) error {
 // Namespaces creates the system namespaces.
 func (b *Bootstrap) Namespaces(ctx context.Context) error {
 	var wanted []runtime.Object
-	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
+	for _, name := range []string{
+		metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease,
+	} {
 		wanted = append(wanted, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	return b.createMissing(system.WithServerUser(ctx), namespaces, wanted)
 }
 
-// NamespacesLoop creates deleted system namespaces again.
+// NamespacesLoop periodically creates system namespaces that have been deleted.
 func (b *Bootstrap) NamespacesLoop() Loop {
 	return Loop{Name: "system namespaces", Pass: b.Namespaces, Every: namespacesEvery}
 }
@@ -102,7 +107,7 @@ func (b *Bootstrap) PriorityClasses(ctx context.Context) error {
 	return b.createMissing(system.WithServerUser(ctx), priorityClasses, wanted)
 }
 
-// createMissing creates those of the cluster-scoped objects that do not exist.
+// createMissing creates cluster-scoped objects. It does not change objects that already exist.
 func (b *Bootstrap) createMissing(ctx context.Context, resource schema.GroupResource, wanted []runtime.Object) error {
 	var creations []task
 	for _, object := range wanted {
@@ -122,14 +127,17 @@ func (b *Bootstrap) ensure(ctx context.Context, gr schema.GroupResource, object 
 		return err
 	}
 	_, err = b.create(ctx, gr, object)
-	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) { // created by another replica; disabled by --runtime-config
+	// Another replica has created the object, or --runtime-config has disabled its resource.
+	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-// create stores an object given in a served version.
-func (b *Bootstrap) create(ctx context.Context, gr schema.GroupResource, external runtime.Object) (runtime.Object, error) {
+// create stores an object, which is given in a served version.
+func (b *Bootstrap) create(
+	ctx context.Context, gr schema.GroupResource, external runtime.Object,
+) (runtime.Object, error) {
 	accessor, err := meta.Accessor(external)
 	if err != nil {
 		return nil, err
@@ -143,7 +151,8 @@ func (b *Bootstrap) create(ctx context.Context, gr schema.GroupResource, externa
 	if err != nil {
 		return nil, err
 	}
-	b.logger.V(1).Info("Created a bootstrap object", "resource", gr.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
+	b.logger.V(1).Info("Created a bootstrap object", "resource", gr.String(), "namespace", accessor.GetNamespace(),
+		"name", accessor.GetName())
 	return created, nil
 }
 
@@ -154,7 +163,7 @@ func withRequestInfo(ctx context.Context, resource schema.GroupResource) context
 	})
 }
 
-// list returns the objects of a resource by key.
+// list returns the objects of a resource, by namespace and name (key).
 func (b *Bootstrap) list(ctx context.Context, gr schema.GroupResource) (map[string]runtime.Object, error) {
 	objects, err := b.objects.List(ctx, resource.Key{GroupResource: gr}, resource.ReadOptions{Cached: true})
 	if err != nil {

@@ -21,13 +21,13 @@ import (
 )
 
 // client reads and writes one RBAC object for upstream's reconciliation, whose interface has no context. The first read
-// returns the listed object; later ones, after a failed write, read from etcd.
+// returns the object as it was listed. Later reads, which follow a failed write, read from etcd.
 type client struct {
 	ctx       context.Context
 	bootstrap *Bootstrap
 	resource  schema.GroupResource
-	known     runtime.Object // internal version; nil if it was not listed
-	read      bool           // the first read is done
+	known     runtime.Object // listed object in the internal version; nil if it does not exist
+	read      bool           // the first read has happened
 }
 
 func (c *client) get(namespace, name string) (runtime.Object, error) {
@@ -65,13 +65,15 @@ func (c *client) update(external runtime.Object) (runtime.Object, error) {
 		return nil, err
 	}
 	key := resource.Key{GroupResource: c.resource, Namespace: accessor.GetNamespace(), Name: accessor.GetName()}
-	updated, err := c.bootstrap.objects.Update(withRequestInfo(c.ctx, c.resource), key, func(current runtime.Object) error {
-		return c.replace(current, wanted, accessor.GetResourceVersion())
-	}, resource.WriteOptions{})
+	updated, err :=
+		c.bootstrap.objects.Update(withRequestInfo(c.ctx, c.resource), key, func(current runtime.Object) error {
+			return c.replace(current, wanted, accessor.GetResourceVersion())
+		}, resource.WriteOptions{})
 	if err != nil {
 		return nil, err
 	}
-	c.bootstrap.logger.Info("Restored the permissions or subjects of the bootstrap policy", "resource", c.resource.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
+	c.bootstrap.logger.Info("Restored the permissions or subjects of the bootstrap policy", "resource",
+		c.resource.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
 	return toExternal(updated)
 }
 
@@ -144,7 +146,7 @@ func (c bindingClient) Update(wanted reconciliation.RoleBinding) (reconciliation
 	return binding(c.update(wanted.GetObject()))
 }
 
-// Delete is called before a binding is recreated with another role: roleRef is immutable.
+// Delete deletes a binding. Upstream calls it to recreate the binding with another role, because roleRef is immutable.
 func (c bindingClient) Delete(namespace, name string, uid types.UID) error {
 	return c.bootstrap.objects.Delete(c.ctx,
 		resource.Key{GroupResource: c.resource, Namespace: namespace, Name: name},

@@ -26,10 +26,10 @@ type configuration interface {
 	runtime.Object
 }
 
-// configurations are the objects of one kind for upstream's ensurer. read lists them once; Get reads objects that were
-// not listed from etcd.
+// configurations gives upstream's ensurer access to the objects of one kind. read lists the objects once. Get reads an
+// object from etcd if it was not in the list.
 type configurations[T configuration] struct {
-	ctx       context.Context // of List and Get, whose interface has none
+	ctx       context.Context // context for List and Get, whose interface has none
 	bootstrap *Bootstrap
 	resource  schema.GroupResource
 	known     map[string]T // by name

@@ -28,8 +28,8 @@ var (
 	PriorityLevels = schema.GroupResource{Group: flowcontrolv1.GroupName, Resource: "prioritylevelconfigurations"}
 )
 
-// FlowControl ensures the mandatory and suggested objects of API priority and fairness and deletes obsolete suggested
-// ones.
+// FlowControl creates and updates the mandatory and suggested objects of API priority and fairness, and deletes
+// obsolete suggested objects.
 func (b *Bootstrap) FlowControl(ctx context.Context) error {
 	ctx = resource.WithManager(system.WithServerUser(ctx), flowControlProducer)
 	levels := configurations[*flowcontrolv1.PriorityLevelConfiguration]{ctx: ctx, bootstrap: b, resource: PriorityLevels}
@@ -44,8 +44,10 @@ func (b *Bootstrap) FlowControl(ctx context.Context) error {
 	if err := schemas.read(); err != nil {
 		return err
 	}
-	levelTasks := levels.tasks(defaults.MandatoryPriorityLevelConfigurations, defaults.SuggestedPriorityLevelConfigurations,
-		ensurer.NewObjectOps(levels, levels, (*flowcontrolv1.PriorityLevelConfiguration).DeepCopy, withLevelSpec, sameLevelSpec))
+	levelTasks := levels.tasks(defaults.MandatoryPriorityLevelConfigurations,
+		defaults.SuggestedPriorityLevelConfigurations,
+		ensurer.NewObjectOps(levels, levels, (*flowcontrolv1.PriorityLevelConfiguration).DeepCopy,
+			withLevelSpec, sameLevelSpec))
 	schemaTasks := schemas.tasks(defaults.MandatoryFlowSchemas, defaults.SuggestedFlowSchemas,
 		ensurer.NewObjectOps(schemas, schemas, (*flowcontrolv1.FlowSchema).DeepCopy, withSchemaSpec, sameSchemaSpec))
 	return runAll(ctx, append(levelTasks, schemaTasks...))
@@ -62,7 +64,8 @@ func withLevelSpec(into, from *flowcontrolv1.PriorityLevelConfiguration) *flowco
 	return into
 }
 
-// sameLevelSpec ignores the fields of the exempt level that users may change.
+// sameLevelSpec reports whether two priority levels have equal specs. In the exempt level, it ignores the fields that
+// users may change.
 func sameLevelSpec(wanted, actual *flowcontrolv1.PriorityLevelConfiguration) bool {
 	wanted = wanted.DeepCopy()
 	legacyscheme.Scheme.Default(wanted)

@@ -30,7 +30,7 @@ const (
 	identityDuration = time.Hour // duration of a lease after its renewal
 	identityRenewal  = 10 * time.Second
 	identityCleanup  = time.Hour       // interval of the deletion of expired leases
-	releaseTimeout   = 2 * time.Second // of the lease at shutdown
+	releaseTimeout   = 2 * time.Second // timeout of the deletion of the lease at shutdown
 
 	identityLabel  = "apiserver.kubernetes.io/identity"
 	component      = "kube-apiserver"
@@ -41,13 +41,13 @@ const (
 var Leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
 // Identity is the Lease in kube-system that identifies a live replica. Its name is derived from the hostname as in
-// kube-apiserver, so that a restarted replica, of either server, takes its own lease over.
+// kube-apiserver: a replica that restarts, or replaces a kube-apiserver on the host, takes over the existing lease.
 type Identity struct {
 	bootstrap *Bootstrap
 	name      string
 	holder    string
 	hostname  string
-	address   string // where other replicas reach this one
+	address   string // address at which other replicas reach this one
 }
 
 // Identity returns the identity of this replica. Run creates its lease.
@@ -69,14 +69,16 @@ func IdentityOf(hostname string) string {
 // Run replaces the lease of a previous process, renews it until ctx ends, and deletes it.
 func (i *Identity) Run(ctx context.Context) error {
 	if err := i.delete(ctx); err != nil && ctx.Err() == nil {
-		i.bootstrap.logger.Error(err, "Failed to delete the lease of the previous process; it will be renewed", "lease", i.name)
+		i.bootstrap.logger.Error(err, "Failed to delete the lease of the previous process; it will be renewed",
+			"lease", i.name)
 	}
 	loop := Loop{Name: i.name, Pass: i.renew, Every: identityRenewal}
 	loop.Run(ctx, i.bootstrap.clock, i.bootstrap.logger)
 	releaseCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	if err := i.delete(releaseCtx); err != nil {
-		i.bootstrap.logger.Error(err, "Failed to delete the lease; another replica deletes it after it expires", "lease", i.name)
+		i.bootstrap.logger.Error(err, "Failed to delete the lease; another replica deletes it after it expires",
+			"lease", i.name)
 	}
 	return nil
 }
@@ -159,7 +161,7 @@ func IsIdentity(namespace string, labels map[string]string) bool {
 	return namespace == metav1.NamespaceSystem && labels[identityLabel] == component
 }
 
-// IdentityCleanupLoop deletes the leases of replicas that are gone.
+// IdentityCleanupLoop deletes expired leases of replicas, which have stopped or crashed.
 func (b *Bootstrap) IdentityCleanupLoop() Loop {
 	return Loop{Name: "expired identities", Pass: b.removeExpired, Every: identityCleanup}
 }
@@ -176,7 +178,7 @@ func (b *Bootstrap) removeExpired(ctx context.Context) error {
 		if lease.Labels[identityLabel] != component || !expired(lease, b.clock) {
 			continue
 		}
-		// The preconditions protect a lease that is renewed meanwhile.
+		// The preconditions keep a lease that its replica has renewed since the list.
 		seen := metav1.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}
 		err := b.objects.Delete(ctx,
 			resource.Key{GroupResource: Leases, Namespace: metav1.NamespaceSystem, Name: lease.Name},
@@ -188,7 +190,7 @@ func (b *Bootstrap) removeExpired(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// expired reports whether a lease was not renewed in time, or lacks the fields to decide.
+// expired reports whether a lease has expired. A lease without renewTime or duration counts as expired.
 func expired(lease *coordination.Lease, clock clock.PassiveClock) bool {
 	renewed, seconds := lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds
 	return renewed == nil || seconds == nil || renewed.Add(time.Duration(*seconds)*time.Second).Before(clock.Now())

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	retryAfter    = time.Second      // first delay after a failed pass
-	insistTimeout = 30 * time.Second // of Insist
-	jitter        = 0.04             // of Every, so that replicas do not run in step
+	retryAfter   = time.Second      // first delay after a failed pass
+	retryTimeout = 30 * time.Second // total time limit of Retry
+	jitter       = 0.04             // maximum random increase of Every, as a fraction; it spreads the passes of replicas
 )
 
 // Signal wakes a loop. Signals sent before the loop receives one are merged.
@@ -23,7 +23,7 @@ type Signal chan struct{}
 // NewSignal returns a signal.
 func NewSignal() Signal { return make(Signal, 1) }
 
-// Send does not block.
+// Send wakes the loop. It does not block.
 func (s Signal) Send() {
 	select {
 	case s <- struct{}{}:
@@ -31,7 +31,7 @@ func (s Signal) Send() {
 	}
 }
 
-// Loop runs a pass at once, when signalled, and periodically.
+// Loop runs Pass immediately, after each Signal, and periodically.
 type Loop struct {
 	Name    string
 	Pass    func(context.Context) error
@@ -71,9 +71,9 @@ func sleep(ctx context.Context, clock clock.Clock, duration time.Duration, chang
 	return true
 }
 
-// Insist retries a start-up step until it succeeds or insistTimeout has passed. Steps must be idempotent.
-func (b *Bootstrap) Insist(ctx context.Context, step func(context.Context) error) error {
-	deadline := b.clock.Now().Add(insistTimeout)
+// Retry retries a start-up step until it succeeds or retryTimeout has passed. Steps must be idempotent.
+func (b *Bootstrap) Retry(ctx context.Context, step func(context.Context) error) error {
+	deadline := b.clock.Now().Add(retryTimeout)
 	for {
 		err := step(ctx)
 		if err == nil || !b.clock.Now().Before(deadline) {

@@ -17,9 +17,10 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// primeClusterRoles preserves rules added to a role that has become an aggregated one: it copies the role to the one
-// aggregated into it, if that does not exist yet. It mirrors upstream's primeAggregatedClusterRoles, but does not stop
-// at the first role that is aggregated already.
+// primeClusterRoles preserves rules that users have added to a role which has become an aggregated role, because the
+// rules of an aggregated role are overwritten. If the role that is aggregated into it does not exist, it is created as
+// a copy of the former role. primeClusterRoles mirrors upstream's primeAggregatedClusterRoles, but does not stop at the
+// first role that is already aggregated.
 func (b *Bootstrap) primeClusterRoles(ctx context.Context) error {
 	resource := rbacResource("clusterroles")
 	present, err := b.latest(ctx, resource)
@@ -49,8 +50,9 @@ func (b *Bootstrap) primeClusterRoles(ctx context.Context) error {
 	return nil
 }
 
-// primeClusterRoleBindings creates bindings that were split off another one with its subjects, labels and annotations:
-// removed subjects do not come back. It mirrors upstream's primeSplitClusterRoleBindings.
+// primeClusterRoleBindings preserves changes of users when the policy splits a binding: the new binding is created with
+// the subjects, labels and annotations of the former one, so that subjects which a user has removed are not added
+// again. It mirrors upstream's primeSplitClusterRoleBindings.
 func (b *Bootstrap) primeClusterRoleBindings(ctx context.Context) error {
 	resource := rbacResource("clusterrolebindings")
 	present, err := b.latest(ctx, resource)
@@ -76,16 +78,18 @@ func (b *Bootstrap) primeClusterRoleBindings(ctx context.Context) error {
 	return nil
 }
 
-// createCopy creates a copied object, unless another replica has created it.
-func (b *Bootstrap) createCopy(ctx context.Context, resource schema.GroupResource, source string, o runtime.Object) error {
+// createCopy creates a copied object. It does nothing if another replica has created the object.
+func (b *Bootstrap) createCopy(
+	ctx context.Context, resource schema.GroupResource, source string, o runtime.Object,
+) error {
 	if _, err := b.create(ctx, resource, o); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("copy %s %s: %w", resource, source, err)
 	}
 	return nil
 }
 
-// latest reads the objects of a cluster-scoped resource from etcd, by name. There are none if --runtime-config disables
-// the resource.
+// latest reads the objects of a cluster-scoped resource from etcd, by name. The result is empty if --runtime-config
+// disables the resource.
 func (b *Bootstrap) latest(ctx context.Context, gr schema.GroupResource) (map[string]runtime.Object, error) {
 	objects, err := b.objects.List(ctx, resource.Key{GroupResource: gr}, resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {

@@ -56,7 +56,9 @@ func (b *Bootstrap) roleBindings(ctx context.Context) error {
 	return b.reconcileBindings(ctx, rbacResource("rolebindings"), wanted)
 }
 
-func (b *Bootstrap) reconcileRoles(ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RuleOwner) error {
+func (b *Bootstrap) reconcileRoles(
+	ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RuleOwner,
+) error {
 	present, err := b.list(ctx, resource)
 	if apierrors.IsNotFound(err) {
 		return nil // disabled by --runtime-config
@@ -70,10 +72,13 @@ func (b *Bootstrap) reconcileRoles(ctx context.Context, resource schema.GroupRes
 			known := present[key(role.GetNamespace(), role.GetName())]
 			client := &client{ctx: ctx, bootstrap: b, resource: resource, known: known}
 			err := retryOnConflict(client, func() error {
-				options := reconciliation.ReconcileRoleOptions{Role: role.DeepCopyRuleOwner(), Client: roleClient{client}, Confirm: true}
+				options := reconciliation.ReconcileRoleOptions{
+					Role: role.DeepCopyRuleOwner(), Client: roleClient{client}, Confirm: true,
+				}
 				result, err := options.Run()
 				if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
-					b.logger.Info("A role that opted out of reconciliation lacks permissions", "resource", resource.String(), "name", role.GetName())
+					b.logger.Info("A role that opted out of reconciliation lacks permissions", "resource", resource.String(),
+						"name", role.GetName())
 				}
 				return err
 			})
@@ -83,7 +88,9 @@ func (b *Bootstrap) reconcileRoles(ctx context.Context, resource schema.GroupRes
 	return runAll(ctx, tasks)
 }
 
-func (b *Bootstrap) reconcileBindings(ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RoleBinding) error {
+func (b *Bootstrap) reconcileBindings(
+	ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RoleBinding,
+) error {
 	present, err := b.list(ctx, resource)
 	if apierrors.IsNotFound(err) {
 		return nil // disabled by --runtime-config
@@ -97,10 +104,13 @@ func (b *Bootstrap) reconcileBindings(ctx context.Context, resource schema.Group
 			known := present[key(binding.GetNamespace(), binding.GetName())]
 			client := &client{ctx: ctx, bootstrap: b, resource: resource, known: known}
 			err := retryOnConflict(client, func() error {
-				options := reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding.DeepCopyRoleBinding(), Client: bindingClient{client}, Confirm: true}
+				options := reconciliation.ReconcileRoleBindingOptions{
+					RoleBinding: binding.DeepCopyRoleBinding(), Client: bindingClient{client}, Confirm: true,
+				}
 				result, err := options.Run()
 				if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
-					b.logger.Info("A binding that opted out of reconciliation lacks subjects", "resource", resource.String(), "name", binding.GetName())
+					b.logger.Info("A binding that opted out of reconciliation lacks subjects", "resource", resource.String(),
+						"name", binding.GetName())
 				}
 				return err
 			})

@@ -17,30 +17,35 @@ import (
 )
 
 const (
-	// leasesPath is kube-apiserver's prefix of the leases of replicas. Each is an Endpoints named by address, with a
-	// TTL.
+	// leasesPath is kube-apiserver's prefix of the leases of replicas. Each lease is an Endpoints object that has the
+	// replica's IP address as its name, and a TTL.
 	leasesPath = "masterleases/"
 	leaseTime  = 15 * time.Second
 )
 
-// errNoLeases prevents a storage fault from erasing all endpoints.
-var errNoLeases = errors.New("no API server IP addresses were listed in storage, refusing to erase all endpoints for the kubernetes Service")
+// errNoLeases is returned instead of an empty list, so that a storage fault cannot remove all endpoints.
+var errNoLeases = errors.New("no API server IP addresses were listed in storage, refusing to erase all endpoints for " +
+	"the kubernetes Service")
 
-// Leases are Addresses of replicas that renew a lease in etcd. They are upstream's lease endpoint reconciler.
+// Leases implements Addresses: each replica renews a lease in etcd. It corresponds to upstream's lease endpoint
+// reconciler.
 type Leases struct {
 	store *storage.Store
 	codec *codec.Scheme
 }
 
-// NewLeases returns the leases in a store. No other entries with a TTL should be written through the store: it shares
-// one etcd lease between entries of the same TTL.
+// NewLeases returns the leases in a store. The store must be used for no other entries with a TTL, because it lets
+// entries with the same TTL share one etcd lease.
 func NewLeases(store *storage.Store) *Leases {
 	kind := corev1.SchemeGroupVersion.WithKind("Endpoints")
 	internal := schema.GroupVersion{Version: runtime.APIVersionInternal}
-	return &Leases{store: store, codec: codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)}
+	return &Leases{
+		store: store,
+		codec: codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal),
+	}
 }
 
-// StoredAs makes the leases stored in a media type, and returns them.
+// StoredAs sets the media type in which leases are stored, and returns l.
 func (l *Leases) StoredAs(mediaType string) *Leases {
 	l.codec.StoredAs(mediaType)
 	return l
@@ -119,15 +124,15 @@ func (l *Leases) Remove(ctx context.Context, ip string) (found bool, err error) 
 			return err == nil, err
 		}
 		if !conflict.Found {
-			return true, nil // expired meanwhile
+			return true, nil // the lease expired after it was read
 		}
 		value, err = conflict.Current, nil
 	}
 	return false, err
 }
 
-// Count are Addresses of a fixed number of replicas, like upstream's master-count reconciler: each adds its own
-// address; when there are too many, the one after it is removed.
+// Count implements Addresses for a fixed number of replicas, like upstream's master-count reconciler: each replica adds
+// its own address. While there are more addresses than replicas, it removes the next address in sorted order.
 type Count int
 
 // Renew implements Addresses.

@@ -22,15 +22,20 @@ import (
 	"quorate.dev/apiserver/system"
 )
 
-// maxAttempts is the number of attempts of a reconciliation when other replicas write the endpoints.
+// maxAttempts is the number of attempts of a reconciliation that conflicts with writes of other replicas. After a
+// failed reconciliation, the next one makes only one attempt, unless the replica is leaving.
 const maxAttempts = 5
 
-// reconcile makes the endpoints those of the live replicas. A leaving replica removes its own address, even the last
-// one.
+// reconcile sets the endpoints to the addresses of the live replicas. If leaving is set, it removes the replica's own
+// address, even if no other address remains.
 func (c *Controller) reconcile(ctx context.Context, leaving bool) error {
+	attempts := maxAttempts
+	if c.failure != "" && !leaving {
+		attempts = 1
+	}
 	for attempt := 1; ; attempt++ {
 		err := c.reconcileOnce(ctx, leaving)
-		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) || attempt == maxAttempts {
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) || attempt == attempts {
 			return err
 		}
 	}
@@ -137,7 +142,9 @@ func (c *Controller) store(ctx context.Context, missing bool, e *corev1.Endpoint
 // sliceOf returns the EndpointSlice of Endpoints.
 func sliceOf(e *corev1.Endpoints) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: e.Name, Namespace: e.Namespace, Labels: map[string]string{discoveryv1.LabelServiceName: e.Name}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: e.Name, Namespace: e.Namespace, Labels: map[string]string{discoveryv1.LabelServiceName: e.Name},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	if len(e.Subsets) == 0 {
@@ -145,7 +152,9 @@ func sliceOf(e *corev1.Endpoints) *discoveryv1.EndpointSlice {
 	}
 	subset := e.Subsets[0]
 	for _, port := range subset.Ports {
-		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: ptr.To(port.Name), Port: ptr.To(port.Port), Protocol: ptr.To(port.Protocol)})
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{
+			Name: ptr.To(port.Name), Port: ptr.To(port.Port), Protocol: ptr.To(port.Protocol),
+		})
 	}
 	isIPv6 := func(ip string) bool { return strings.Contains(ip, ":") }
 	if all := addressesOf(e); len(all) > 0 && !slices.ContainsFunc(all, func(ip string) bool { return !isIPv6(ip) }) {

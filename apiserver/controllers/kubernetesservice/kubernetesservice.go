@@ -1,5 +1,5 @@
-// Package kubernetesservice manages the Service default/kubernetes and its endpoints, the addresses of the live
-// replicas.
+// Package kubernetesservice manages the Service default/kubernetes and its endpoints, which are the addresses of the
+// live replicas.
 package kubernetesservice
 
 import (
@@ -33,8 +33,12 @@ const (
 	Interval = 10 * time.Second
 	// readyInterval is the period at which readiness is checked at the start.
 	readyInterval = 100 * time.Millisecond
-	// retryInterval is the delay after a failed reconciliation.
+	// retryInterval is the delay after a failed reconciliation. After urgentRetries failures, the delay doubles with
+	// each failure, up to Interval.
 	retryInterval = time.Second
+	// urgentRetries is the number of retries with the initial delay. They last until the lease of the replica expires:
+	// it is renewed every 10 s and valid for 15 s.
+	urgentRetries = 5
 )
 
 var (
@@ -46,7 +50,7 @@ var (
 // Options configure a Controller.
 type Options struct {
 	Objects resource.Client
-	// Addresses decides the endpoints. If nil, they are not managed.
+	// Addresses determines the endpoints. If it is nil, the endpoints are not managed.
 	Addresses  Addresses
 	ServiceIP  string // cluster IP of the Service
 	PublicIP   string // address of this replica
@@ -58,28 +62,28 @@ type Options struct {
 	Logger logr.Logger
 }
 
-// Addresses are the addresses of the live replicas.
+// Addresses determines the live replicas.
 type Addresses interface {
-	// Renew marks a replica as live.
+	// Renew records that a replica is live.
 	Renew(ctx context.Context, ip string) error
-	// Remove marks a replica as not live and reports whether it was.
+	// Remove records that a replica is not live, and reports whether it was recorded as live.
 	Remove(ctx context.Context, ip string) (found bool, err error)
-	// Wanted returns the desired addresses of the endpoints, given the present ones. It fails if there are none, unless
-	// the replica is leaving.
+	// Wanted returns the desired addresses of the endpoints, given the present ones. It fails if the result would be
+	// empty, unless the replica is leaving.
 	Wanted(ctx context.Context, ip string, present []string, leaving bool) ([]string, error)
 }
 
 // Controller manages the Service and its endpoints.
 type Controller struct {
 	Options
-	failure string // last logged error
+	failure string // last logged error; empty: the last reconciliation succeeded
 }
 
 // New returns a controller. Begin, Run and End must be called in this order.
 func New(options Options) *Controller { return &Controller{Options: options} }
 
-// Begin removes this replica's address if a crashed predecessor left it. If it is the only address it stays, because
-// endpoints must not become empty.
+// Begin removes the address of this replica if an earlier process has left it after a crash. It keeps the only address,
+// because the endpoints must not become empty.
 func (c *Controller) Begin(ctx context.Context) error {
 	ctx = system.WithServerUser(ctx)
 	if c.Addresses == nil {
@@ -97,7 +101,8 @@ func (c *Controller) Begin(ctx context.Context) error {
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	c.Logger.Info("The previous process of this replica did not shut down gracefully; removing its address until this one is ready", "address", c.PublicIP)
+	c.Logger.Info("The previous process of this replica did not shut down gracefully; removing its address until this "+
+		"one is ready", "address", c.PublicIP)
 	return c.reconcile(ctx, true)
 }
 
@@ -108,17 +113,30 @@ func (c *Controller) Run(ctx context.Context) {
 			return
 		}
 	}
-	for {
+	for failures := 0; ; {
 		wait := Interval
 		err := c.once(system.WithServerUser(ctx))
 		c.logFailure(ctx, err)
-		if err != nil && !c.isLoopback() {
-			wait = retryInterval
+		switch {
+		case err == nil:
+			failures = 0
+		case !c.isLoopback():
+			wait = retryDelay(failures)
+			failures++
 		}
 		if !c.sleep(ctx, wait) {
 			return
 		}
 	}
+}
+
+// retryDelay returns the delay after a failure, given the number of consecutive failures before it.
+func retryDelay(failures int) time.Duration {
+	delay := retryInterval
+	for range failures - urgentRetries {
+		delay = min(2*delay, Interval)
+	}
+	return delay
 }
 
 // isLoopback reports whether the address is a loopback address, which is not a valid endpoint.
@@ -136,7 +154,7 @@ func (c *Controller) sleep(ctx context.Context, duration time.Duration) bool {
 	}
 }
 
-// logFailure logs an error unless it repeats the last one: the error of a loopback address repeats in every
+// logFailure logs an error unless it is equal to the last logged error: the error of a loopback address occurs in every
 // reconciliation.
 func (c *Controller) logFailure(ctx context.Context, err error) {
 	if err == nil {
@@ -148,7 +166,8 @@ func (c *Controller) logFailure(ctx context.Context, err error) {
 	}
 	c.failure = err.Error()
 	if apierrors.IsInvalid(err) {
-		c.Logger.Info("The address of this replica is not a valid endpoint of the kubernetes Service", "address", c.PublicIP, "reason", err.Error())
+		c.Logger.Info("The address of this replica is not a valid endpoint of the kubernetes Service", "address",
+			c.PublicIP, "reason", err.Error())
 		return
 	}
 	c.Logger.Error(err, "Failed to reconcile the kubernetes Service; retrying", "interval", Interval)
@@ -182,7 +201,7 @@ func (c *Controller) once(ctx context.Context) error {
 	return c.reconcile(ctx, false)
 }
 
-// ensureService creates the Service if it does not exist. An existing one is not changed.
+// ensureService creates the Service if it does not exist. It does not change an existing Service.
 func (c *Controller) ensureService(ctx context.Context) error {
 	key := resource.Key{GroupResource: services, Namespace: metav1.NamespaceDefault, Name: name}
 	_, err := c.Objects.Get(ctx, key, resource.ReadOptions{Cached: true})
@@ -191,7 +210,9 @@ func (c *Controller) ensureService(ctx context.Context) error {
 	}
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: metav1.NamespaceDefault, Labels: map[string]string{"provider": "kubernetes", "component": "apiserver"},
+			Name: name, Namespace: metav1.NamespaceDefault, Labels: map[string]string{
+				"provider": "kubernetes", "component": "apiserver",
+			},
 		},
 		Spec: corev1.ServiceSpec{
 			Ports: []corev1.ServicePort{{
@@ -207,7 +228,7 @@ func (c *Controller) ensureService(ctx context.Context) error {
 	if err = c.create(ctx, services, service); err == nil {
 		return nil
 	}
-	// Another replica may have created it: then the name or the address is taken.
+	// The Service may exist now, created by another replica: then its name or cluster IP is taken.
 	if _, missing := c.Objects.Get(ctx, key, resource.ReadOptions{}); missing == nil {
 		return nil
 	}

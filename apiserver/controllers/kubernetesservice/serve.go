@@ -12,7 +12,8 @@ const releaseTimeout = 3 * time.Second
 // the address that an earlier process may have left is removed, or the removal has failed.
 func (c *Controller) Serve(ctx context.Context, done func()) error {
 	if err := c.Begin(ctx); err != nil && ctx.Err() == nil {
-		c.Logger.Error(err, "The kubernetes Service may still have an address of this replica's previous run", "address", c.PublicIP)
+		c.Logger.Error(err, "The kubernetes Service may still have an address of this replica's previous run",
+			"address", c.PublicIP)
 	}
 	if ctx.Err() != nil {
 		return nil

@@ -1,5 +1,6 @@
-// Package leadership runs the controller of coordinated leader election: it elects, among the LeaseCandidates of a Lease,
-// the one with the oldest version. It is behind the feature gate CoordinatedLeaderElection, which is off by default.
+// Package leadership runs the controller of coordinated leader election: it elects, among the LeaseCandidates of a
+// Lease, the one with the oldest version. It is behind the feature gate CoordinatedLeaderElection, which is off by
+// default.
 package leadership
 
 import (

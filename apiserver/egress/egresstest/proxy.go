@@ -1,4 +1,4 @@
-// Package egresstest runs egress proxies for tests: HTTP CONNECT, and the gRPC protocol of konnectivity.
+// Package egresstest runs egress proxies for tests, with HTTP CONNECT and with the gRPC protocol of konnectivity.
 package egresstest
 
 import (
@@ -16,17 +16,17 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// Proxy connects to addresses and records them.
+// Proxy connects to the addresses that clients request, and records them.
 type Proxy struct {
-	// Route returns the address to connect to in place of the one that the client names. Names that only the proxy can
-	// resolve show that no connection goes around it.
+	// Route returns the address to which Proxy connects for the address that a client requests. Tests use names that
+	// only Route can resolve, so that a connection that bypasses the proxy fails.
 	Route func(address string) string
 
 	mu     sync.Mutex
 	dialed map[string]int
 }
 
-// Dialed returns the addresses that clients have named, sorted.
+// Dialed returns the sorted addresses that clients have requested.
 func (p *Proxy) Dialed() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +78,7 @@ func (p *Proxy) connect(conn net.Conn) {
 	_, _ = io.Copy(conn, backend)
 }
 
-// ServeGRPC serves konnectivity's protocol on a listener until the test ends.
+// ServeGRPC serves the gRPC protocol of konnectivity on a listener until the test ends.
 func (p *Proxy) ServeGRPC(t testing.TB, listener net.Listener) {
 	server := grpc.NewServer()
 	client.RegisterProxyServiceServer(server, tunnels{proxy: p})
@@ -86,7 +86,7 @@ func (p *Proxy) ServeGRPC(t testing.TB, listener net.Listener) {
 	t.Cleanup(server.Stop)
 }
 
-// tunnels serves streams of one connection each, like those of upstream's client.
+// tunnels serves gRPC streams with one connection each, as upstream's client requires.
 type tunnels struct {
 	client.UnimplementedProxyServiceServer
 	proxy *Proxy
@@ -133,7 +133,7 @@ func (t tunnels) Proxy(stream client.ProxyService_ProxyServer) error {
 	}
 }
 
-// copyTo sends what a backend sends, then that it has closed.
+// copyTo sends the data that a backend sends, and then that the backend has closed the connection.
 func copyTo(stream client.ProxyService_ProxyServer, backend net.Conn, connection int64) {
 	buffer := make([]byte, 32<<10)
 	for {

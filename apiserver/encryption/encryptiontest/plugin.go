@@ -19,7 +19,7 @@ import (
 	kmsv2 "k8s.io/kms/apis/v2"
 )
 
-// Plugin is a KMS plugin of versions 1 and 2 on a unix socket. Its keys are derived from their IDs.
+// Plugin is a KMS plugin for versions 1 and 2 of the API on a unix socket. It derives its keys from their IDs.
 type Plugin struct {
 	kmsv2.UnimplementedKeyManagementServiceServer
 
@@ -29,7 +29,7 @@ type Plugin struct {
 	server  *grpc.Server // nil while the plugin is down
 }
 
-// Start runs a plugin that encrypts with the key of an ID, until the test ends.
+// Start runs a plugin, which encrypts with the key of the given ID, until the test ends.
 func Start(t testing.TB, key string) *Plugin {
 	t.Helper()
 	directory, err := os.MkdirTemp("", "kms") // names of sockets must be short
@@ -46,10 +46,10 @@ func Start(t testing.TB, key string) *Plugin {
 	return p
 }
 
-// Endpoint is the plugin's address in an EncryptionConfiguration.
+// Endpoint returns the plugin's address in an EncryptionConfiguration.
 func (p *Plugin) Endpoint() string { return "unix://" + p.socket }
 
-// Up listens again after Down.
+// Up makes the plugin listen; Start calls it, and tests call it after Down.
 func (p *Plugin) Up(t testing.TB) {
 	t.Helper()
 	listener, err := net.Listen("unix", p.socket)
@@ -70,7 +70,7 @@ func (p *Plugin) Down() {
 	}
 }
 
-// Rotate changes the key that is used for encryption. Earlier keys still decrypt.
+// Rotate changes the key that Encrypt uses. Decrypt accepts earlier keys too.
 func (p *Plugin) Rotate(key string) { p.key.Store(&key) }
 
 // Decryptions returns the number of calls of Decrypt.
@@ -95,7 +95,7 @@ func (p *Plugin) Decrypt(_ context.Context, request *kmsv2.DecryptRequest) (*kms
 	return &kmsv2.DecryptResponse{Plaintext: plain}, err
 }
 
-// version1 always uses one key: requests of version 1 do not name it.
+// version1 serves version 1 of the API. It always uses one key, because requests of version 1 do not name a key.
 type version1 struct {
 	kmsv1.UnimplementedKeyManagementServiceServer
 	plugin *Plugin

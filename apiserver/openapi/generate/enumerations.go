@@ -5,7 +5,8 @@ import (
 	"k8s.io/kubernetes/pkg/generated/openapi"
 )
 
-// enumerations returns the schemas of all Go types by name, with the enum values that the documents in the module lack.
+// enumerations returns the schemas of all Go types by name. They have the enum values, which the documents in the
+// module lack.
 func enumerations() map[string]spec.Schema {
 	schemas := map[string]spec.Schema{}
 	for name, definition := range openapi.GetOpenAPIDefinitions(func(string) spec.Ref { return spec.Ref{} }) {
@@ -39,7 +40,8 @@ func enumerate(schema object, known *spec.Schema) {
 	if known.Items != nil && known.Items.Schema != nil && at(schema, "items") != nil {
 		enumerate(at(schema, "items"), known.Items.Schema)
 	}
-	if known.AdditionalProperties != nil && known.AdditionalProperties.Schema != nil && at(schema, "additionalProperties") != nil {
+	if known.AdditionalProperties != nil && known.AdditionalProperties.Schema != nil &&
+		at(schema, "additionalProperties") != nil {
 		enumerate(at(schema, "additionalProperties"), known.AdditionalProperties.Schema)
 	}
 }

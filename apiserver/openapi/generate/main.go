@@ -1,6 +1,6 @@
-// Command generate writes the OpenAPI documents of the built-in kinds, derived from those in the Kubernetes module:
-// with enum values, for version 2 also reduced to the resources served by default, as JSON and protobuf, in one
-// compressed archive. TestArchiveIsGenerated and the comparison with upstream's documents in package openapi test it.
+// Command generate writes the OpenAPI documents of the built-in kinds to one compressed archive, as JSON and
+// protobuf. It derives them from the documents in the Kubernetes module: it adds enum values, and reduces version 2
+// to the resources that are served by default. Package openapi compares the result with upstream's documents.
 package main
 
 import (
@@ -81,11 +81,11 @@ func minor(directory string) string {
 type index struct {
 	// V2 is the entity tag of the default version 2 document.
 	V2 string `json:"v2"`
-	// Places are the insertion points in it.
+	// Places has the insertion points in the default version 2 document.
 	Places reduction.Places `json:"places"`
-	// V3 are the entity tags of the version 3 documents by path.
+	// V3 has the entity tags of the version 3 documents by path.
 	V3 map[string]string `json:"v3"`
-	// Resources are the resources of the version 3 documents by path, as group/version/plural.
+	// Resources has the resources of the version 3 documents by path, as group/version/plural.
 	Resources map[string][]string `json:"resources"`
 }
 
@@ -121,7 +121,8 @@ func archive(source, minor string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Last, because it removes what the others need.
+	// The reduction to the resources of extension servers must be the last step, because it removes parts of swagger
+	// that the steps above need.
 	if err := reduction.V2(swagger, ofExtensions); err != nil {
 		return nil, err
 	}
@@ -172,7 +173,7 @@ func addV3(files map[string][]byte, tags map[string]string, path string, documen
 	return nil
 }
 
-// addV2 encodes a version 2 document and records its insertion points.
+// addV2 adds a version 2 document to the files, and records its entity tag and insertion points.
 func addV2(files map[string][]byte, contents *index, name string, swagger object) error {
 	encoded, at, err := reduction.EncodeV2(swagger)
 	if err != nil {

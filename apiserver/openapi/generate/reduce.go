@@ -51,10 +51,10 @@ func setVersion(document object, minor string) {
 	}
 }
 
-// cbor are the media types of a feature that is off by default.
+// cbor has the media types of CBOR, a feature that is off by default.
 var cbor = []string{"application/cbor", "application/cbor-seq", "application/apply-patch+cbor"}
 
-// dropCBOR removes those media types from keys and lists.
+// dropCBOR removes the media types of CBOR from keys and lists.
 func dropCBOR(value any) any {
 	switch v := value.(type) {
 	case object:

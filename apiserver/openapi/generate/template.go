@@ -5,19 +5,20 @@ import (
 	"slices"
 )
 
-// template has the parts of built-in documents that documents of custom resources share.
+// template has the parts of built-in documents that the documents of custom resources share.
 type template struct {
 	V2 dialect `json:"v2"`
 	V3 dialect `json:"v3"`
 }
 
-// dialect has the parameters of operations by action, those of paths, and the schemas that objects refer to.
+// dialect has, for OpenAPI version 2 or 3, the parameters of operations by action and the parameters of paths, and
+// the schemas that they refer to.
 type dialect struct {
 	Parameters map[string]any `json:"parameters"`
 	Schemas    object         `json:"schemas,omitempty"`
 }
 
-// A kind with all operations of custom resources.
+// sample is the path of a kind that has all operations of custom resources.
 const sample = "/apis/apps/v1/deployments"
 
 func makeTemplate(swagger object, documents map[string]object) (*template, error) {
@@ -41,7 +42,7 @@ func makeTemplate(swagger object, documents map[string]object) (*template, error
 	return result, err
 }
 
-// parameters collects the parameters of operations by action.
+// parameters returns the parameters of operations by action, and the parameters of paths.
 func parameters(paths object) (map[string]any, error) {
 	const namespaced = "/apis/apps/v1/namespaces/{namespace}/deployments"
 	collection, one := at(paths, namespaced), at(paths, namespaced+"/{name}")

@@ -1,5 +1,5 @@
-// Package reduction reduces OpenAPI documents, as JSON values, to the served resources and encodes them with insertion
-// points. It is tested by package openapi.
+// Package reduction reduces OpenAPI documents, decoded as JSON values, to the served resources, and encodes them with
+// insertion points. The generator and package openapi use it.
 package reduction
 
 import (
@@ -13,8 +13,8 @@ import (
 // Object is a JSON object.
 type Object = map[string]any
 
-// Resource returns the resource of a path, as group/version/plural with an empty core group. Paths of groups and
-// versions, and paths outside the API, have none.
+// Resource returns the resource of a path, as group/version/plural with an empty group for the core group. It returns
+// false for the paths of groups and group versions, and for paths outside the API.
 func Resource(path string) (string, bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
@@ -46,8 +46,8 @@ func Resources(paths Object) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// KeepPaths removes the paths of resources that are not served, and of versions and groups without served resources. A
-// version 2 document has all paths, a version 3 document those of one version.
+// KeepPaths removes the paths of resources that are not served, and of groups and group versions without served
+// resources. A version 2 document has all paths, a version 3 document the paths of one group version.
 func KeepPaths(paths Object, served func(resource string) bool) {
 	present := map[string]bool{}
 	for _, resource := range Resources(paths) {
@@ -64,7 +64,7 @@ func KeepPaths(paths Object, served func(resource string) bool) {
 	}
 }
 
-// presentGroup reports whether a path without a resource belongs to no group or to a present one.
+// presentGroup reports whether a path without a resource belongs to no group, or to one that is present.
 func presentGroup(path string, present map[string]bool) bool {
 	name, ok := strings.CutPrefix(path, "/apis/")
 	if name = strings.TrimSuffix(name, "/"); !ok || name == "" {
@@ -73,8 +73,8 @@ func presentGroup(path string, present map[string]bool) bool {
 	return present[name]
 }
 
-// KeepReached removes the values that are not referenced, directly or indirectly, from from. References begin with
-// prefix.
+// KeepReached removes the values that from does not reference, directly or through other values. References begin
+// with prefix.
 func KeepReached(from any, values Object, prefix string) {
 	reached := map[string]bool{}
 	reach(from, values, prefix, reached)
@@ -85,7 +85,7 @@ func KeepReached(from any, values Object, prefix string) {
 	}
 }
 
-// reach marks the values that a value references.
+// reach marks as reached the values that a value references, directly or through other values.
 func reach(value any, values Object, prefix string, reached map[string]bool) {
 	switch v := value.(type) {
 	case Object:
@@ -131,13 +131,13 @@ func V3(document Object, served func(resource string) bool) error {
 	return nil
 }
 
-// Places are byte offsets in an encoded version 2 document where paths and definitions can be inserted.
+// Places has byte offsets in an encoded version 2 document where members of paths and of definitions can be inserted.
 type Places struct {
 	Paths       int `json:"paths"`
 	Definitions int `json:"definitions"`
 }
 
-// EncodeV2 encodes a document and returns its insertion points.
+// EncodeV2 encodes a version 2 document, and returns its insertion points.
 func EncodeV2(swagger Object) ([]byte, Places, error) {
 	paths, err := json.Marshal(swagger["paths"])
 	if err != nil {

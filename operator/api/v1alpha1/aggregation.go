@@ -5,13 +5,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Aggregation configures the API groups of the cluster that extension API servers serve.
+// Aggregation configures the API groups that extension API servers serve in the cluster (API aggregation).
 type Aggregation struct {
-	// APIServices are API groups and versions that extension API servers serve in this cluster. For each entry, the operator
-	// maintains an APIService, a Service and an EndpointSlice inside the cluster, and deletes them when you remove the entry.
-	// The first entry restarts the API servers, one at a time, with --enable-aggregator-routing. Default: none.
-	// Example: [{"group": "metrics.k8s.io", "version": "v1beta1",
-	// "service": {"name": "metrics-server", "namespace": "monitoring"}, "caBundle": {"secretRef": {"name": "metrics-ca"}}}].
+	// APIServices are API groups and versions that extension API servers serve in this cluster. For each entry, the
+	// operator maintains an APIService, a Service and an EndpointSlice inside the cluster, and deletes them when you
+	// remove the entry. The first entry restarts the API servers, one at a time, with --enable-aggregator-routing.
+	// Default: none. Example: [{"group": "metrics.k8s.io", "version": "v1beta1", "service": {"name": "metrics-server",
+	// "namespace": "monitoring"}, "caBundle": {"secretRef": {"name": "metrics-ca"}}}].
 	//
 	// +optional
 	// +listType=map
@@ -54,8 +54,9 @@ type AggregatedAPIService struct {
 	// +kubebuilder:validation:Maximum=1000
 	VersionPriority int32 `json:"versionPriority,omitempty"`
 
-	// Service is the Service of the hosting cluster through which the API servers reach the extension API server, by its
-	// DNS name. Default: none. Example: {"name": "metrics-server", "namespace": "monitoring", "port": 443}.
+	// Service is the Service of the hosting cluster through which the API servers reach the extension API server, by the
+	// Service's DNS name. Default: none.
+	// Example: {"name": "metrics-server", "namespace": "monitoring", "port": 443}.
 	//
 	// +optional
 	Service *HostService `json:"service,omitempty"`
@@ -70,14 +71,15 @@ type AggregatedAPIService struct {
 
 	// ServiceRef names the Service inside this cluster that the operator creates. The certificate of the extension API
 	// server must be valid for NAME.NAMESPACE.svc. The namespace is created if it does not exist, and never deleted.
-	// Default: the name and namespace of service, or VERSION-GROUP, with dashes for dots, in kube-system.
+	// Default: the name and namespace of service; with address, VERSION-GROUP in kube-system, with dots replaced by
+	// dashes.
 	// Example: {"name": "metrics-server", "namespace": "kube-system"}.
 	//
 	// +optional
 	ServiceRef *ServiceReference `json:"serviceRef,omitempty"`
 
 	// CABundle refers to the certificate authorities that verify the certificate of the extension API server. The operator
-	// applies changes at once. Default: the authorities of the API servers' image.
+	// applies changes immediately. Default: the authorities of the API servers' image.
 	// Example: {"secretRef": {"name": "metrics-ca"}}.
 	//
 	// +optional
@@ -98,7 +100,7 @@ type HostService struct {
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 
-	// Namespace of the Service. Default: that of the ApiServerCluster. Example: monitoring.
+	// Namespace of the Service. Default: the namespace of the ApiServerCluster. Example: monitoring.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63

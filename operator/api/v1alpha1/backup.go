@@ -43,7 +43,8 @@ type ApiServerBackupList struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.clusterName == oldSelf.clusterName && self.destination == oldSelf.destination && has(self.encryption) == has(oldSelf.encryption) && (!has(self.encryption) || self.encryption == oldSelf.encryption)",message="a backup is immutable except for deletionPolicy; create another one"
 type ApiServerBackupSpec struct {
-	// ClusterName is the name of an ApiServerCluster with an embedded etcd, in the same namespace. Required. Example: demo.
+	// ClusterName is the name of an ApiServerCluster with an embedded etcd, in the same namespace. Required. Example:
+	// demo.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=45
@@ -67,8 +68,8 @@ type ApiServerBackupSpec struct {
 	// +optional
 	DeletionPolicy BackupDeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// TimeoutSeconds is the time after which an incomplete backup fails, in seconds. It includes retries and the time spent
-	// waiting for a healthy cluster. Default: 3600. Example: 600.
+	// TimeoutSeconds is the time after which an incomplete backup fails, in seconds. It includes retries and the time
+	// spent waiting for a healthy cluster. Default: 3600. Example: 600.
 	//
 	// +kubebuilder:default=3600
 	// +kubebuilder:validation:Minimum=10
@@ -76,8 +77,8 @@ type ApiServerBackupSpec struct {
 	// +optional
 	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
 
-	// StartTimeoutSeconds is the time after which a backup fails if its pod does not start, or an object that it refers to
-	// does not exist, in seconds. Default: 300. Example: 60.
+	// StartTimeoutSeconds is the time in seconds after which a backup fails if its pod has not started, or if a Secret or
+	// PersistentVolumeClaim that the backup names does not exist. Default: 300. Example: 60.
 	//
 	// +kubebuilder:default=300
 	// +kubebuilder:validation:Minimum=5
@@ -161,8 +162,8 @@ type S3Destination struct {
 	// +optional
 	PathStyle bool `json:"pathStyle,omitempty"`
 
-	// CredentialsSecretRef names a Secret of the same namespace with the keys accessKeyID, secretAccessKey and, optionally,
-	// sessionToken. Required. Example: {"name": "s3"}.
+	// CredentialsSecretRef names a Secret of the same namespace with the keys accessKeyID, secretAccessKey and,
+	// optionally, sessionToken. Required. Example: {"name": "s3"}.
 	CredentialsSecretRef corev1.LocalObjectReference `json:"credentialsSecretRef"`
 
 	// CASecretRef names a Secret of the same namespace whose key ca.crt is the authority of the endpoint's certificate.
@@ -196,8 +197,8 @@ const BackupComplete = "Complete"
 
 // ApiServerBackupStatus is the progress and the result of a backup.
 type ApiServerBackupStatus struct {
-	// Phase is Pending while the backup waits for its cluster, Running, Completed once it is stored and verified, or Failed.
-	// Example: Completed.
+	// Phase is Pending while the backup waits for its cluster, Running, Completed once it is stored and verified, or
+	// Failed. Example: Completed.
 	//
 	// +kubebuilder:validation:Enum=Pending;Running;Completed;Failed
 	// +optional
@@ -243,12 +244,25 @@ type ApiServerBackupStatus struct {
 	// +optional
 	SHA256 string `json:"sha256,omitempty"`
 
+	// ManifestSHA256 is the SHA-256 of the stored file backup.json, in hexadecimal. A restore that names this object
+	// verifies it. Empty if the image is of an earlier release. Example: 9f86d081884c7d65...
+	//
+	// +optional
+	ManifestSHA256 string `json:"manifestSHA256,omitempty"`
+
+	// VerificationKey verifies the signature of the stored backup. It is not secret. Keep a copy outside the hosting
+	// cluster to restore from a location if this object is lost. Empty if the backup is not signed, because the image is
+	// of an earlier release. Example: "ed25519:GZpDmBFDPkVXfBqCCsNkWLK4R1mLDOBjGDCsbnBSmXQ=".
+	//
+	// +optional
+	VerificationKey string `json:"verificationKey,omitempty"`
+
 	// Revision is the resourceVersion of the newest change in the backup. Example: 12345.
 	//
 	// +optional
 	Revision int64 `json:"revision,omitempty"`
 
-	// Keys is the number of objects in the backup, including those of the server itself. Example: 421.
+	// Keys is the number of keys in the snapshot, including the API server's internal keys. Example: 421.
 	//
 	// +optional
 	Keys int64 `json:"keys,omitempty"`

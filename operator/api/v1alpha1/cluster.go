@@ -54,10 +54,13 @@ type ApiServerClusterList struct {
 // +kubebuilder:validation:XValidation:rule="self.?etcd.?external.hasValue() == oldSelf.?etcd.?external.hasValue()",message="etcd cannot be switched between embedded and external"
 // +kubebuilder:validation:XValidation:rule="!(has(self.controllers) && self.controllers == 'Embedded' && has(self.companions) && has(self.companions.kubeControllerManager))",message="controllers Embedded cannot be used with companions.kubeControllerManager, which runs the same controllers"
 // +kubebuilder:validation:XValidation:rule="!(has(self.mode) && self.mode == 'Extension') || !has(self.controllers) && !(has(self.companions) && (has(self.companions.kubeControllerManager) || has(self.companions.kubeScheduler)))",message="controllers and companions cannot be used in mode Extension"
+// +kubebuilder:validation:XValidation:rule="!(has(self.adopt) && has(self.restore))",message="adopt and restore are mutually exclusive"
+// +kubebuilder:validation:XValidation:rule="!(has(self.deletion) && has(self.deletion.finalBackup)) || !self.?etcd.?external.hasValue()",message="deletion.finalBackup needs an embedded etcd"
+// +kubebuilder:validation:XValidation:rule="!(has(self.deletion) && has(self.deletion.finalBackup) && has(self.encryption)) || has(self.deletion.finalBackup.encryption) || has(self.deletion.policy) && self.deletion.policy == 'Retain'",message="deletion.finalBackup.encryption is required with encryption, unless deletion.policy is Retain: the keys of the stored objects are deleted with the cluster, and only an encrypted backup contains them"
 type ApiServerClusterSpec struct {
 	// Replicas is the number of API server pods, 0 to 100. If there are more replicas than etcd voters, the additional
-	// replicas run no member and connect to the voters as etcd clients. 0 hibernates the cluster: no pods run, but volumes,
-	// certificates and etcd members are kept until you scale it up again. Default: 3. Example: 5.
+	// replicas run no member and connect to the voters as etcd clients. 0 hibernates the cluster: no pods run, but
+	// volumes, certificates and etcd members are kept until you scale it up again. Default: 3. Example: 5.
 	//
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=0
@@ -101,11 +104,23 @@ type ApiServerClusterSpec struct {
 	// +kubebuilder:default={}
 	Etcd Etcd `json:"etcd,omitempty"`
 
-	// Restore creates the cluster from a backup. It can only be set when the cluster is created, and has no effect once the
-	// backup is restored. Default: an empty cluster. Example: {"from": {"backupName": "monday"}}.
+	// Restore creates the cluster from a backup. It can only be set when the cluster is created, and has no effect once
+	// the backup is restored. Default: an empty cluster. Example: {"from": {"backupName": "monday"}}.
 	//
 	// +optional
 	Restore *Restore `json:"restore,omitempty"`
+
+	// Adopt continues a deleted cluster of the same name, whose volumes and keys were retained by its
+	// spec.deletion.policy. It has no effect once they are adopted. Default: unset; retained objects are never adopted
+	// unasked. Example: {"clusterUID": "0c5f2b1e-9d1c-4c8e-8a53-0d4f4c9f7b11"}.
+	//
+	// +optional
+	Adopt *Adoption `json:"adopt,omitempty"`
+
+	// Deletion configures what happens when the cluster is deleted.
+	//
+	// +optional
+	Deletion Deletion `json:"deletion,omitzero"`
 
 	// Recovery requests one recovery from a lost quorum. It stops all replicas, and the writes that only the lost members
 	// have are lost. Default: no recovery. Example: {"requestID": "2026-01-31"}.
@@ -156,9 +171,9 @@ type ApiServerClusterSpec struct {
 	// +optional
 	Encryption *Encryption `json:"encryption,omitempty"`
 
-	// Authentication refers to an AuthenticationConfiguration of apiserver.config.k8s.io. API servers reload changes, except
-	// that a change of anonymous restarts the pods one at a time. Anonymous requests to /livez and /readyz must be allowed,
-	// because kubelets probe them. Default: unset. Example: {"configMapRef": {"name": "demo-authentication"}}.
+	// Authentication refers to an AuthenticationConfiguration of apiserver.config.k8s.io. API servers reload changes,
+	// except that a change of anonymous restarts the pods one at a time. Anonymous requests to /livez and /readyz must be
+	// allowed, because kubelets probe them. Default: unset. Example: {"configMapRef": {"name": "demo-authentication"}}.
 	//
 	// +optional
 	Authentication *ConfigurationFiles `json:"authentication,omitempty"`
@@ -197,9 +212,9 @@ type ApiServerClusterSpec struct {
 	// ExtraArgs are additional flags of the API server, by name without leading dashes. Values are literal: $(NAME) is not
 	// expanded. Default: none. Example: {"max-requests-inflight": "800", "event-ttl": "2h"}.
 	//
-	// The operator rejects flags that it sets itself, flags that need a file that the pod does not have, and flags that the
-	// API server does not implement. If the API server would not start with a value, the condition Degraded has the reason
-	// InvalidSpec, and no pod changes.
+	// The operator rejects flags that it sets itself, flags that need a file that the pod does not have, and flags that
+	// the API server does not implement. If the API server would not start with a value, the condition Degraded has the
+	// reason InvalidSpec, and no pod changes.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
@@ -223,8 +238,8 @@ type ApiServerClusterSpec struct {
 	// +optional
 	Aggregation Aggregation `json:"aggregation,omitzero"`
 
-	// Mode selects what the API servers serve. Cluster: the complete Kubernetes API, as a separate cluster. Extension: the
-	// API groups in extension, to the hosting cluster. Immutable. Default: Cluster. Example: Extension.
+	// Mode selects the API that the API servers serve. Cluster: the complete Kubernetes API, as a separate cluster.
+	// Extension: the API groups in extension, to the hosting cluster. Immutable. Default: Cluster. Example: Extension.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=Cluster;Extension
@@ -236,11 +251,11 @@ type ApiServerClusterSpec struct {
 	// +optional
 	Extension Extension `json:"extension,omitzero"`
 
-	// Controllers selects whether the API servers run the controllers that a cluster without kube-controller-manager needs.
-	// Embedded: one replica at a time runs namespace deletion, garbage collection, service accounts, resource quotas,
-	// ClusterRole aggregation and type checking of ValidatingAdmissionPolicies. None: the API servers run no controllers. A
-	// change restarts the pods one at a time. Default: None with companions.kubeControllerManager, which runs the same
-	// controllers, and Embedded otherwise. Example: None.
+	// Controllers selects whether the API servers run the controllers that a cluster without kube-controller-manager
+	// needs. Embedded: one replica at a time runs namespace deletion, garbage collection, service accounts, resource
+	// quotas, ClusterRole aggregation and type checking of ValidatingAdmissionPolicies. None: the API servers run no
+	// controllers. A change restarts the pods one at a time. Default: None with companions.kubeControllerManager, which
+	// runs the same controllers, and Embedded otherwise. Example: None.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=Embedded;None
@@ -302,9 +317,9 @@ type EmbeddedEtcd struct {
 	// +kubebuilder:validation:Enum=1;3;5
 	Members *int32 `json:"members,omitempty"`
 
-	// ReplaceUnhealthyAfter is the time after which an unhealthy member is replaced by one with a new volume. The operator
-	// replaces it only while the others have a quorum and one of them is healthy with the same configuration. It replaces a
-	// member that cannot start because its data is damaged at once. Default: 5m. Example: 30m.
+	// ReplaceUnhealthyAfter is the time after which an unhealthy member is replaced by a member with a new volume, if the
+	// other members have a quorum and at least one healthy member has the same configuration. A member that cannot start
+	// because its data is damaged is replaced without delay. Default: 5m. Example: 30m.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
@@ -395,8 +410,8 @@ type Scheduling struct {
 	// +optional
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// Affinity of the pods. It replaces the default. Default: preferred pod anti-affinity with the cluster's other replicas,
-	// by node and by zone. Example: {"nodeAffinity": {...}}.
+	// Affinity of the pods. It replaces the default. Default: preferred pod anti-affinity with the cluster's other
+	// replicas, by node and by zone. Example: {"nodeAffinity": {...}}.
 	//
 	// +optional
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`

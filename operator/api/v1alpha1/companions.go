@@ -4,8 +4,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// CompanionsAvailable is the condition that is true when every companion has the desired number of available pods. It is
-// absent without companions.
+// CompanionsAvailable is the condition that is true when every companion has the desired number of available pods. It
+// is absent without companions.
 const CompanionsAvailable = "CompanionsAvailable"
 
 // ControllersMode selects whether the API servers run controllers.
@@ -17,12 +17,12 @@ const (
 	ControllersNone     ControllersMode = "None"
 )
 
-// Companions are components of a Kubernetes control plane that the operator runs as Deployments of the hosting cluster, in
-// addition to the API servers. Worker nodes need them.
+// Companions are components of a Kubernetes control plane that the operator runs as Deployments of the hosting cluster,
+// in addition to the API servers. Worker nodes need them.
 type Companions struct {
 	// KubeControllerManager runs Kubernetes' controllers and signs the certificates of kubelets. With it, the operator
-	// publishes the objects that nodes need to join. It replaces the embedded controllers. Default: unset, it does not run.
-	// Example: {"image": "registry.k8s.io/kube-controller-manager:v1.36.3"}.
+	// publishes the objects that nodes need to join. It replaces the embedded controllers. Default: unset, it does not
+	// run. Example: {"image": "registry.k8s.io/kube-controller-manager:v1.36.3"}.
 	//
 	// +optional
 	KubeControllerManager *Companion `json:"kubeControllerManager,omitempty"`
@@ -34,11 +34,11 @@ type Companions struct {
 	KubeScheduler *Companion `json:"kubeScheduler,omitempty"`
 }
 
-// Companion configures the Deployment of a companion. Its pods are scheduled by spec.scheduling and pull their image
-// with spec.imagePullSecrets.
+// Companion configures the Deployment of a companion. The companion's pods are constrained by spec.scheduling and pull
+// their image with spec.imagePullSecrets.
 type Companion struct {
-	// Image is the container image. Its minor version must be that of the API servers or the one before. Required.
-	// Example: registry.k8s.io/kube-scheduler:v1.36.3.
+	// Image is the container image. It must have the minor version of the API servers or the preceding minor version.
+	// Required. Example: registry.k8s.io/kube-scheduler:v1.36.3.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -50,8 +50,8 @@ type Companion struct {
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
 
-	// Replicas is the number of pods, 0 to 10. One of them is the leader, the others are on standby. A hibernated cluster
-	// runs none. Default: 2. Example: 1.
+	// Replicas is the number of pods, 0 to 10. The pods elect a leader, the others are on standby. A hibernated cluster
+	// runs no companions. Default: 2. Example: 1.
 	//
 	// +optional
 	// +kubebuilder:default=2
@@ -59,8 +59,8 @@ type Companion struct {
 	// +kubebuilder:validation:Maximum=10
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// ExtraArgs are additional flags, by name without leading dashes. Values are literal: $(NAME) is not expanded. Flags that
-	// the operator sets and flags that need a file are rejected. Default: none. Example: {"kube-api-qps": "50"}.
+	// ExtraArgs are additional flags, by name without leading dashes. Values are literal: $(NAME) is not expanded. Flags
+	// that the operator sets and flags that need a file are rejected. Default: none. Example: {"kube-api-qps": "50"}.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
@@ -114,7 +114,8 @@ func (c *ApiServerCluster) EmbeddedControllers() bool {
 	return c.Spec.Controllers != ControllersNone
 }
 
-// RunsControllerManager reports whether a kube-controller-manager runs beside the API servers, so that nodes can join.
+// RunsControllerManager reports whether the operator runs a kube-controller-manager as a companion. Nodes can only join
+// such a cluster.
 func (c *ApiServerCluster) RunsControllerManager() bool {
 	return c.Spec.Companions.KubeControllerManager != nil
 }

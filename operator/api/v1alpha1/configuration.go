@@ -7,8 +7,8 @@ import (
 )
 
 // ConfigurationFiles names the ConfigMap and the Secret with the files of one part of the configuration. The operator
-// validates them as the API server does, copies them, and applies changes. If files are missing or invalid, the condition
-// Degraded has the reason InvalidConfiguration, and the last valid ones stay in use.
+// validates the files as the API server does, copies them, and applies changes. If files are missing or invalid, the
+// condition Degraded has the reason InvalidConfiguration, and the last valid files stay in use.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.configMapRef) || has(self.secretRef)",message="configMapRef or secretRef is required"
 type ConfigurationFiles struct {
@@ -76,20 +76,20 @@ const (
 	KMSv2     EncryptionProvider = "kms"
 )
 
-// DecryptAnnotation confirms that stored objects are decrypted: the resources that are removed from
-// spec.encryption.resources, separated by commas. Without the annotation, they stay encrypted.
+// DecryptAnnotation lists resources, separated by commas, that were removed from spec.encryption.resources and whose
+// stored objects the operator may decrypt. Removed resources that it does not list stay encrypted.
 const DecryptAnnotation = "quorate.dev/decrypt"
 
-// Encryption configures the encryption of objects in etcd. It can be enabled, changed and disabled on a running cluster.
-// Each change has three stages: all API servers can read with the new key; they write with it, and the operator rewrites
-// the stored objects; the old key is dropped.
+// Encryption configures the encryption of objects in etcd. It can be enabled, changed and disabled on a running
+// cluster. Each change has three stages: all API servers can read with the new key; they write with it, and the
+// operator rewrites the stored objects; the old key is dropped.
 //
 // +kubebuilder:validation:XValidation:rule="(self.?provider.orValue('secretbox') == 'kms') == has(self.kms)",message="provider kms requires kms, and other providers exclude it"
 type Encryption struct {
-	// Resources that are encrypted: names with their group, including custom resources, or wildcards as in EncryptionConfiguration.
-	// Names in built-in groups must exist. To remove a resource, or all of encryption, also name it in the annotation
-	// quorate.dev/decrypt: its stored objects are decrypted.
-	// Default: ["secrets"]. Example: ["secrets", "configmaps", "widgets.example.com"].
+	// Resources that are encrypted: names with their group, including custom resources, or wildcards as in
+	// EncryptionConfiguration. Names in built-in groups must exist. To remove a resource, or all of encryption, also name
+	// it in the annotation quorate.dev/decrypt: its stored objects are decrypted. Default: ["secrets"]. Example:
+	// ["secrets", "configmaps", "widgets.example.com"].
 	//
 	// +optional
 	// +listType=set
@@ -142,7 +142,8 @@ type EncryptionKeys struct {
 
 // KMS is a plugin that implements version 2 of the KMS API. The plugin rotates its own key.
 type KMS struct {
-	// Name of the plugin, which is stored with every object. A changed name means another plugin. Required. Example: vault.
+	// Name of the plugin, which is stored with every object. A changed name means another plugin. Required. Example:
+	// vault.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -177,11 +178,11 @@ type KMS struct {
 type Patches struct {
 	// Pod is a strategic merge patch of the pods' metadata and spec, for sidecars, init containers, volumes, environment
 	// variables, labels and annotations. A change restarts the pods one at a time. It cannot contain directives ($patch),
-	// fields that have their own field in this spec, or changes of what the operator depends on: the container apiserver
+	// fields that have their own field in this spec, or the following, which the operator manages: the container apiserver
 	// except for env, envFrom and volumeMounts, volumes of the operator, hostname, subdomain, hostNetwork, restartPolicy,
-	// security contexts of the pod, and labels and annotations of quorate.dev and app.kubernetes.io. Default: none. Example: {"spec":
-	// {"containers": [{"name": "shipper", "image": "shipper:1", "volumeMounts": [{"name": "audit-log", "mountPath":
-	// "/var/log/quorate"}]}]}}.
+	// security contexts of the pod, and labels and annotations of quorate.dev and app.kubernetes.io. Default: none.
+	// Example: {"spec": {"containers": [{"name": "shipper", "image": "shipper:1", "volumeMounts": [{"name": "audit-log",
+	// "mountPath": "/var/log/quorate"}]}]}}.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless

@@ -65,8 +65,8 @@ func (c *ApiServerCluster) ReplaceUnhealthyAfter() time.Duration {
 	return duration(c.Spec.Etcd.Embedded.ReplaceUnhealthyAfter, defaultReplaceUnhealthyAfter)
 }
 
-// DefragmentationLimits returns whether and when databases are defragmented: the unused share of the file in percent, the
-// unused bytes, and the time between two defragmentations of the same member.
+// DefragmentationLimits returns whether and when databases are defragmented: the unused share of the file in percent,
+// the unused bytes, and the time between two defragmentations of the same member.
 func (c *ApiServerCluster) DefragmentationLimits() (enabled bool, percent int, bytes int64, interval time.Duration) {
 	if c.ExternalEtcd() {
 		return false, 0, 0, 0

@@ -1,6 +1,7 @@
 package v1alpha1
 
-// Mode selects what the API servers of a cluster serve.
+// Mode selects the API that the API servers of a cluster serve: the complete Kubernetes API, or API groups of the
+// hosting cluster.
 type Mode string
 
 // Modes of a cluster.
@@ -9,7 +10,7 @@ const (
 	ModeExtension Mode = "Extension"
 )
 
-// Extension configures a cluster that serves API groups to its host, the hosting cluster.
+// Extension configures a cluster in mode Extension, which serves API groups to its host, the hosting cluster.
 type Extension struct {
 	// Groups are the API groups that the cluster serves. Their CustomResourceDefinitions are created in the cluster, with
 	// its administrator's kubeconfig. Required in mode Extension. Default: none.
@@ -31,8 +32,9 @@ type ExtensionGroup struct {
 	// +kubebuilder:validation:XValidation:rule="self != 'apiextensions.k8s.io'",message="apiextensions.k8s.io cannot be served to the host"
 	Name string `json:"name"`
 
-	// Versions of the group, the preferred one first. For each version, the operator creates an APIService in the host when
-	// a ready API server serves the version. Required. Example: ["v1", "v1beta1"].
+	// Versions of the group, the preferred version first. For each version, the operator creates an APIService in the host
+	// when a ready API server serves the version. Required.
+	// Example: ["v1", "v1beta1"].
 	//
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1

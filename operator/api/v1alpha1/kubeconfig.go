@@ -6,9 +6,9 @@ import (
 )
 
 // ApiServerKubeconfig gives one user access to an ApiServerCluster. The operator creates a Secret with a kubeconfig and
-// its parts, and keeps it valid, even while authorities are replaced. Deleting the object deletes the Secret, but copies
-// of the client certificate stay valid until they expire, because Kubernetes cannot revoke certificates. To revoke access,
-// remove the user's RBAC bindings, choose a short validity, or replace the authorities
+// its parts, and keeps it valid, even while authorities are replaced. Deleting the object deletes the Secret, but
+// copies of the client certificate stay valid until they expire, because Kubernetes cannot revoke certificates. To
+// revoke access, remove the user's RBAC bindings, choose a short validity, or replace the authorities
 // (spec.certificates.authorities.rotateBefore with a short overlap).
 //
 // +kubebuilder:object:root=true
@@ -64,8 +64,9 @@ type ApiServerKubeconfigSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!('system:masters' in self)",message="system:masters is not allowed"
 	Groups []string `json:"groups,omitempty"`
 
-	// Validity of the client certificate, as a duration of at least 1m. The operator renews the certificate when a third of
-	// it remains; processes must read the kubeconfig again before the old one expires. Default: 720h (30 days). Example: 24h.
+	// Validity of the client certificate, as a duration of at least 1m. The operator renews the certificate when a third
+	// of it remains; processes must read the kubeconfig again before the old one expires. Default: 720h (30 days).
+	// Example: 24h.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless

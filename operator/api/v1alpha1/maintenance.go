@@ -20,21 +20,22 @@ type Maintenance struct {
 	UpgradeBackup UpgradeBackup `json:"upgradeBackup,omitzero"`
 }
 
-// UpgradeBackup configures the backup before an upgrade. The rollout waits for it: if it fails, delete the failed
-// ApiServerBackup to take another one.
+// UpgradeBackup configures the backup before an upgrade. The rollout waits for the backup. If the backup fails, delete
+// the failed ApiServerBackup, and the operator creates another one.
 type UpgradeBackup struct {
 	// Policy selects the upgrades before which a backup is created. EtcdMinorVersion: upgrades to another minor version of
 	// etcd, whose data the old image cannot read. The operator reads the version from the first member that runs the new
-	// image; etcd changes its data only after all members run it. With a single member, an unknown version counts as another
-	// one. Always: every change of the image. Never: no upgrades. Default: EtcdMinorVersion. Example: Always.
+	// image; etcd changes its data only after all members run it. In a cluster with a single member, an image whose etcd
+	// version is unknown counts as another minor version. Always: every change of the image. Never: no upgrades. Default:
+	// EtcdMinorVersion. Example: Always.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=EtcdMinorVersion;Always;Never
 	Policy UpgradeBackupPolicy `json:"policy,omitempty"`
 
 	// Destination is where the backup is stored. Default: the destination and the encryption of the cluster's first
-	// ApiServerBackupSchedule, by name. Without a schedule, the operator records the event UpgradeBackupSkipped and upgrades
-	// without a backup. Example: {"volume": {"claimName": "backups"}}.
+	// ApiServerBackupSchedule, by name. Without a schedule, the operator records the event UpgradeBackupSkipped and
+	// upgrades without a backup. Example: {"volume": {"claimName": "backups"}}.
 	//
 	// +optional
 	Destination *BackupDestination `json:"destination,omitempty"`
@@ -73,8 +74,8 @@ type UpgradeStatus struct {
 	// +optional
 	BackupName string `json:"backupName,omitempty"`
 
-	// Message describes what the upgrade is waiting for, or why no backup is created.
-	// Example: Waiting for backup demo-upgrade-0c5f2b1e-7.
+	// Message is the step that the upgrade is waiting for, or the reason why no backup is created. Example: Waiting for
+	// backup demo-upgrade-0c5f2b1e-7.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`

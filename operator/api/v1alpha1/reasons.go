@@ -1,9 +1,10 @@
 package v1alpha1
 
-// The reasons of conditions and events. release/reference generates docs/reference/conditions.md from reasons*.go: of each
-// comment, the first paragraph says what the reason means, "Do" what an administrator does, "Of" the conditions and their
-// status, and "Event" the type of the event and its objects. A condition whose status changes is an event, too, with its
-// reason. Conditions without a kind are those of an ApiServerCluster.
+// The reasons of conditions and events. release/reference generates docs/reference/conditions.md from reasons*.go: in
+// each comment, the first paragraph is the meaning of the reason, "Do" is the action for an administrator, "Of" lists
+// the conditions that can have the reason, with their status, and "Event" is the type of the event and the kinds of its
+// objects. The operator also records each change of a condition's status as an event, with the reason of the condition.
+// In "Of", a condition without a kind is a condition of ApiServerCluster.
 
 // Reasons of several conditions.
 const (
@@ -29,14 +30,41 @@ const (
 	// Of: Available=False, Progressing=False, Degraded=True, EtcdQuorum=False.
 	ReasonQuorumLost = "QuorumLost"
 
-	// ReasonInvalidSpec: The spec, or a file that it refers to, is invalid; the message is the API server's own. No pod
-	// has been changed.
+	// ReasonInvalidSpec: The spec, or a file that it refers to, is invalid; the message has the error of the API server's
+	// own validation. No pod has been changed.
 	//
 	// Do: Correct the spec.
 	//
 	// Of: Degraded=True, Progressing=False, BackupReady=False, ApiServerBackupSchedule Ready=False,
 	// ApiServerBackupSchedule BackupReady=False.
 	ReasonInvalidSpec = "InvalidSpec"
+
+	// ReasonAcknowledgedWritesLost: A member has acknowledged writes that the other members lack, because the volume of
+	// another member was put back to an earlier state. The message names the member and the revisions. The member has
+	// stopped; its volume is kept.
+	//
+	// Do: See docs/etcd.md, "Acknowledged writes that are lost".
+	//
+	// Of: Degraded=True.
+	ReasonAcknowledgedWritesLost = "AcknowledgedWritesLost"
+
+	// ReasonDataDiffers: Members have different data at the same revision, and it cannot be determined which data is
+	// correct. The message names the members and the revision. The operator changes nothing.
+	//
+	// Do: See docs/etcd.md, "Damaged data".
+	//
+	// Of: Degraded=True.
+	ReasonDataDiffers = "DataDiffers"
+
+	// ReasonVolumeNotCompared: A voter was removed while it did not run, and another member had restarted since the voter
+	// was last healthy. It may have acknowledged writes that the others lack, so its PersistentVolumeClaim is kept.
+	//
+	// Do: See docs/etcd.md, "Volumes that are kept".
+	//
+	// Of: Degraded=True.
+	//
+	// Event: Warning, ApiServerCluster.
+	ReasonVolumeNotCompared = "VolumeNotCompared"
 
 	// ReasonSecretLost: A Secret was deleted that cannot be safely recreated. The operator makes no changes.
 	//
@@ -45,8 +73,8 @@ const (
 	// Of: Degraded=True, Progressing=False.
 	ReasonSecretLost = "SecretLost"
 
-	// ReasonReconcileFailed: A step of the operator failed; the message is that of the API server of the hosting
-	// cluster, or of etcd.
+	// ReasonReconcileFailed: A step of the reconciliation failed; the message has the error of the hosting cluster's API
+	// server, or of etcd.
 	//
 	// Do: Correct the cause that the message names; the operator retries.
 	//
@@ -102,7 +130,8 @@ const (
 	// Of: Restored=False, Recovered=False.
 	ReasonRestoring = "Restoring"
 
-	// ReasonPending: An APIService is waiting for its server, or a recovery is waiting until the quorum is known to be lost.
+	// ReasonPending: An APIService is waiting for its server, or a recovery is waiting until the quorum is known to be
+	// lost.
 	//
 	// Of: APIServicesAvailable=False, Recovered=False.
 	ReasonPending = "Pending"
@@ -176,8 +205,8 @@ const (
 	// Of: Degraded=True.
 	ReasonInvalidConfiguration = "InvalidConfiguration"
 
-	// ReasonDecryptionNotConfirmed: Resources were removed from spec.encryption, but their objects stay encrypted, because the
-	// annotation quorate.dev/decrypt does not name them.
+	// ReasonDecryptionNotConfirmed: Resources were removed from spec.encryption, but their objects stay encrypted, because
+	// the annotation quorate.dev/decrypt does not name them.
 	//
 	// Do: Add the resources to spec.encryption.resources again, or name them in the annotation.
 	//

@@ -37,6 +37,13 @@ const (
 	// Event: Normal, ApiServerCluster.
 	ReasonMemberRemoved = "MemberRemoved"
 
+	// ReasonVolumeRetained: The PersistentVolumeClaim of a member that was replaced, or of a cluster that is deleted, is
+	// kept, because it has, or may have, acknowledged writes that the other members lack. It does not belong to the
+	// cluster any more.
+	//
+	// Event: Warning, ApiServerCluster.
+	ReasonVolumeRetained = "VolumeRetained"
+
 	// ReasonRecoveringEtcd: All replicas are being stopped, because spec.recovery requests a recovery.
 	//
 	// Event: Normal, ApiServerCluster.
@@ -127,7 +134,8 @@ const (
 	// Event: Normal, ApiServerCluster.
 	ReasonServiceAccountKeyRotated = "ServiceAccountKeyRotated"
 
-	// ReasonTrustingNewEncryptionKey: API servers are prepared to read objects written with the new encryption configuration.
+	// ReasonTrustingNewEncryptionKey: API servers are prepared to read objects written with the new encryption
+	// configuration.
 	//
 	// Event: Normal, ApiServerCluster.
 	ReasonTrustingNewEncryptionKey = "TrustingNewEncryptionKey"
@@ -197,6 +205,31 @@ const (
 	//
 	// Event: Normal, ApiServerCluster.
 	ReasonAPIServiceDeleted = "APIServiceDeleted"
+)
+
+// Reasons of events about retained data.
+const (
+	// ReasonVolumesRetained: The volumes and keys of a deleted cluster stay, because spec.deletion.policy is Retain.
+	//
+	// Do: Adopt them with a new cluster, or delete them (docs/deletion.md).
+	//
+	// Event: Normal, ApiServerCluster.
+	ReasonVolumesRetained = "VolumesRetained"
+
+	// ReasonVolumesAdopted: The cluster continues with the volumes and keys of a deleted cluster.
+	//
+	// Event: Normal, ApiServerCluster.
+	ReasonVolumesAdopted = "VolumesAdopted"
+
+	// ReasonFinalBackupCreated: A backup was created before the deletion of the cluster; the deletion waits for it.
+	//
+	// Event: Normal, ApiServerCluster.
+	ReasonFinalBackupCreated = "FinalBackupCreated"
+
+	// ReasonFinalBackupSkipped: No final backup is taken: etcd never had data, or the namespace is being deleted.
+	//
+	// Event: Warning, ApiServerCluster.
+	ReasonFinalBackupSkipped = "FinalBackupSkipped"
 )
 
 // Reasons of events about backups.

@@ -1,7 +1,7 @@
 package v1alpha1
 
-// Reasons of CredentialsRotating. The others are the stages of a rotation: StageTrustBoth, StageReissue,
-// StageDropOld.
+// Reasons of CredentialsRotating. While credentials are rotated, the reason is the stage of the rotation:
+// StageTrustBoth, StageReissue or StageDropOld.
 const (
 	// ReasonUpToDate: No authority or key is being replaced.
 	//
@@ -9,8 +9,8 @@ const (
 	ReasonUpToDate = "UpToDate"
 )
 
-// Reasons of APIServicesAvailable, and of status.apiServices. Others are those of the APIService's own condition
-// Available.
+// Reasons of APIServicesAvailable and of status.apiServices. An APIService that exists and is not available has the
+// reason of its condition Available, which the API server with the APIService sets.
 const (
 	// ReasonConflict: An APIService or a Service with the name has another owner.
 	//
@@ -88,9 +88,11 @@ const (
 	// Event: Warning, ApiServerBackupSchedule.
 	ReasonBackupOverdue = "BackupOverdue"
 
-	// ReasonNoCompletedBackup: A scheduled time has passed, and no completed backup exists: none was completed, or all were deleted.
+	// ReasonNoCompletedBackup: A scheduled time has passed, and no completed backup exists: none was completed, or all
+	// were deleted.
 	//
-	// Do: Look at the newest backup and its condition Complete; create an ApiServerBackup, or wait for the next scheduled time.
+	// Do: Look at the newest backup and its condition Complete; create an ApiServerBackup, or wait for the next scheduled
+	// time.
 	//
 	// Of: BackupReady=False, ApiServerBackupSchedule BackupReady=False.
 	//
@@ -133,6 +135,51 @@ const (
 	ReasonPauseExpired = "PauseExpired"
 )
 
+// Reasons of Deleting.
+const (
+	// ReasonDeletionProtected: The deletion was requested, but spec.deletion.protected is true: the cluster keeps running.
+	//
+	// Do: Set it to false to delete the cluster. A deletion cannot be withdrawn; to keep the data, set
+	// spec.deletion.policy to Retain first, and adopt the data with a new cluster (docs/deletion.md).
+	//
+	// Of: Deleting=False.
+	//
+	// Event: Warning, ApiServerCluster.
+	ReasonDeletionProtected = "DeletionProtected"
+
+	// ReasonWaitingForFinalBackup: The backup in spec.deletion.finalBackup is not completed yet. Nothing is deleted
+	// before.
+	//
+	// Of: Deleting=False.
+	//
+	// Event: Normal, ApiServerCluster.
+	ReasonWaitingForFinalBackup = "WaitingForFinalBackup"
+
+	// ReasonFinalBackupFailed: The final backup has failed. Nothing is deleted.
+	//
+	// Do: Correct the cause and delete the failed ApiServerBackup to take another one, or remove spec.deletion.finalBackup
+	// to delete the cluster without a backup.
+	//
+	// Of: Deleting=False.
+	//
+	// Event: Warning, ApiServerCluster.
+	ReasonFinalBackupFailed = "FinalBackupFailed"
+
+	// ReasonFinalBackupBlocked: No final backup can be taken now; the message has the cause, such as a hibernated cluster.
+	//
+	// Do: Correct the cause, or remove spec.deletion.finalBackup to delete the cluster without a backup.
+	//
+	// Of: Deleting=False.
+	//
+	// Event: Warning, ApiServerCluster.
+	ReasonFinalBackupBlocked = "FinalBackupBlocked"
+
+	// ReasonDeletingObjects: The objects of the cluster are being deleted.
+	//
+	// Of: Deleting=True.
+	ReasonDeletingObjects = "DeletingObjects"
+)
+
 // Reasons of Restored.
 const (
 	// ReasonBackupRestored: The backup in spec.restore was restored.
@@ -142,7 +189,7 @@ const (
 	// Event: Normal, ApiServerCluster.
 	ReasonBackupRestored = "BackupRestored"
 
-	// ReasonRestoreFailed: The pod that restores the backup failed; the message is its own.
+	// ReasonRestoreFailed: The pod that restores the backup failed; the message has the error that the pod reported.
 	//
 	// Do: Correct the location, or the Secret with the identities. The operator retries every 15 seconds.
 	//
@@ -157,6 +204,22 @@ const (
 	//
 	// Of: Restored=False, Recovered=False, Degraded=True.
 	ReasonBackupNotAvailable = "BackupNotAvailable"
+
+	// ReasonBackupNotVerifiable: The spec names the location of a backup, but nothing that shows whether the backup was
+	// replaced.
+	//
+	// Do: Set verificationKey or manifestSHA256 of the location, or skip the verification (docs/backup.md).
+	//
+	// Of: Restored=False, Recovered=False, Degraded=True.
+	ReasonBackupNotVerifiable = "BackupNotVerifiable"
+
+	// ReasonBackupNotVerified: The spec skips the verification, and the restored backup may have been replaced where it
+	// was stored.
+	//
+	// Do: Check the objects of the cluster, in particular its roles and role bindings.
+	//
+	// Event: Warning, ApiServerCluster.
+	ReasonBackupNotVerified = "BackupNotVerified"
 
 	// ReasonServiceAccountKeyMissing: The backup contains no service-account key, and the spec names none.
 	//
@@ -189,7 +252,7 @@ const (
 	// Event: Warning, ApiServerCluster.
 	ReasonQuorumRecovered = "QuorumRecovered"
 
-	// ReasonRecoveryFailed: The pod of the recovery failed; the message is its own.
+	// ReasonRecoveryFailed: The pod of the recovery failed; the message has the error that the pod reported.
 	//
 	// Do: Correct the cause, or request a recovery from another member or a backup.
 	//
@@ -208,15 +271,16 @@ const (
 
 	// ReasonObjectMissing: The claim or a Secret that the pod needs does not exist.
 	//
-	// Do: Create it; the pod is then created. The operator recreates the cluster's own Secrets, or its condition Degraded has the
-	// reason why it does not.
+	// Do: Create it; the pod is then created. The operator recreates the cluster's own Secrets, or its condition Degraded
+	// has the reason why it does not.
 	//
 	// Of: ApiServerBackup Complete=Unknown, Restored=False, Recovered=False, Degraded=True.
 	//
 	// Event: Warning, ApiServerBackup and ApiServerCluster.
 	ReasonObjectMissing = "ObjectMissing"
 
-	// ReasonObjectInvalid: A Secret that the pod needs lacks a key, or its recipients or identities are not those of age.
+	// ReasonObjectInvalid: A Secret that the pod needs lacks a key, or contains recipients or identities that are not in
+	// the format of age.
 	//
 	// Do: Correct it; the pod is created then.
 	//

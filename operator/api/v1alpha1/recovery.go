@@ -6,8 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Recovery requests that etcd continues after the loss of its quorum, without the writes that only the lost members have.
-// The operator never starts a recovery without a request.
+// Recovery requests that etcd continues after the loss of its quorum, without the writes that only the lost members
+// have. The operator never starts a recovery without a request.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.member) && has(self.from))",message="member and from are mutually exclusive"
 // +kubebuilder:validation:XValidation:rule="!has(self.encryption) || has(self.from)",message="encryption requires from"
@@ -27,12 +27,13 @@ type Recovery struct {
 	// +kubebuilder:validation:MaxLength=63
 	Member string `json:"member,omitempty"`
 
-	// From is the backup to recover from, instead of the data of a member. Default: unset. Example: {"backupName": "monday"}.
+	// From is the backup to recover from, instead of the data of a member. Default: unset. Example: {"backupName":
+	// "monday"}.
 	//
 	// +optional
 	From *RestoreSource `json:"from,omitempty"`
 
-	// Encryption has the age identities that decrypt the backup. Required if it is encrypted. Default: none.
+	// Encryption has the age identities that decrypt the backup. Required if the backup is encrypted. Default: none.
 	// Example: {"secretRef": {"name": "backup-keys"}}.
 	//
 	// +optional
@@ -40,10 +41,10 @@ type Recovery struct {
 }
 
 // Recovered is the condition type that is true once the last request in spec.recovery is handled. It is absent without
-// one.
+// a request.
 const Recovered = "Recovered"
 
-// RecoveryStage is how far a recovery is.
+// RecoveryStage is the progress of a recovery.
 //
 // +kubebuilder:validation:Enum=Stopping;Restoring;Starting;Completed;NotNeeded
 type RecoveryStage string
@@ -54,18 +55,19 @@ const (
 	RecoveryStopping RecoveryStage = "Stopping"
 	// RecoveryRestoring prepares the data of the only member.
 	RecoveryRestoring RecoveryStage = "Restoring"
-	// RecoveryStarting starts the only member. The volumes of the others are deleted once it serves.
+	// RecoveryStarting starts the only member. The volumes of the other members are deleted once the only member serves.
 	RecoveryStarting RecoveryStage = "Starting"
-	// RecoveryCompleted is the end. Further members join.
+	// RecoveryCompleted is the final stage: etcd has a quorum with its only member. Then further members join.
 	RecoveryCompleted RecoveryStage = "Completed"
-	// RecoveryNotNeeded is the end of a request while etcd had a quorum.
+	// RecoveryNotNeeded is the final stage of a request that was made while etcd had a quorum.
 	RecoveryNotNeeded RecoveryStage = "NotNeeded"
 )
 
 // RecoveryStatus is the progress of a recovery. The operator writes it before each step, so that it can resume after a
 // crash.
 type RecoveryStatus struct {
-	// Request is a copy of spec.recovery from when the recovery began. Only a change of the requestID replaces it.
+	// Request is a copy of spec.recovery at the beginning of the recovery. Only a request with another requestID replaces
+	// it.
 	Request Recovery `json:"request"`
 
 	// Stage of the recovery: Stopping, Restoring, Starting, Completed or NotNeeded. Example: Restoring.
@@ -76,14 +78,20 @@ type RecoveryStatus struct {
 	// +optional
 	Member string `json:"member,omitempty"`
 
-	// Revision is the resourceVersion of the newest recovered change. Later changes are lost. Revisions of the cluster
-	// continue 1000000000 later. Example: 12345.
+	// Revision is the resourceVersion of the newest recovered change. Later changes are lost. New revisions begin
+	// 1000000000 above it. Example: 12345.
 	//
 	// +optional
 	Revision int64 `json:"revision,omitempty"`
 
-	// AcknowledgedRevision is the newest resourceVersion that a member is known to have reached before the recovery. If it is
-	// higher than revision, the changes between the two are lost. Example: 12400.
+	// Verification is the evidence that the recovered backup was not replaced: ManifestDigest, Signature, SnapshotDigest
+	// or None, as in status.restore. Empty if etcd continues with the data of a member. Example: ManifestDigest.
+	//
+	// +optional
+	Verification string `json:"verification,omitempty"`
+
+	// AcknowledgedRevision is the newest resourceVersion that a member is known to have reached before the recovery. If it
+	// is higher than revision, the changes between the two are lost. Example: 12400.
 	//
 	// +optional
 	AcknowledgedRevision int64 `json:"acknowledgedRevision,omitempty"`
@@ -98,7 +106,7 @@ type RecoveryStatus struct {
 	// StartedAt is the time at which the recovery began. Example: 2026-01-01T00:00:00Z.
 	StartedAt metav1.Time `json:"startedAt"`
 
-	// CompletedAt is the time at which it ended. Example: 2026-01-01T00:00:30Z.
+	// CompletedAt is the time at which the recovery ended. Example: 2026-01-01T00:00:30Z.
 	//
 	// +optional
 	CompletedAt *metav1.Time `json:"completedAt,omitempty"`
@@ -108,7 +116,8 @@ type RecoveryStatus struct {
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
-	// Message describes why the current stage does not complete. Example: "recover /var/lib/quorate/etcd: there is no data".
+	// Message describes why the current stage does not complete. Example: "recover /var/lib/quorate/etcd: there is no
+	// data".
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
@@ -126,12 +135,13 @@ func (r *RecoveryStatus) Source() string {
 	}
 }
 
-// RecoveryRequested reports whether spec.recovery has a request that is not in the status.
+// RecoveryRequested reports whether spec.recovery has a request that the status does not contain yet.
 func (c *ApiServerCluster) RecoveryRequested() bool {
-	return c.Spec.Recovery != nil && (c.Status.Recovery == nil || c.Status.Recovery.Request.RequestID != c.Spec.Recovery.RequestID)
+	return c.Spec.Recovery != nil &&
+		(c.Status.Recovery == nil || c.Status.Recovery.Request.RequestID != c.Spec.Recovery.RequestID)
 }
 
-// Recovering reports whether a recovery is in a stage.
+// Recovering reports whether a recovery is in any of the given stages.
 func (c *ApiServerCluster) Recovering(stages ...RecoveryStage) bool {
 	return c.Status.Recovery != nil && slices.Contains(stages, c.Status.Recovery.Stage)
 }

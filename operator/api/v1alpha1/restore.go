@@ -17,23 +17,24 @@ type Restore struct {
 	Encryption *BackupEncryption `json:"encryption,omitempty"`
 
 	// ServiceAccountKeySecretRef names a Secret of the same namespace with the keys service-account.pub and
-	// service-account.key of the original cluster, for a backup that does not contain them. Default: the key in the backup, or
-	// the Secret of the original cluster if it still exists in the namespace. Example: {"name": "demo-service-account"}.
+	// service-account.key of the original cluster, for a backup that does not contain them. Default: the key in the
+	// backup, or the Secret of the original cluster if it still exists in the namespace. Example: {"name":
+	// "demo-service-account"}.
 	//
 	// +optional
 	ServiceAccountKeySecretRef *corev1.LocalObjectReference `json:"serviceAccountKeySecretRef,omitempty"`
 
 	// EncryptionKeysSecretRef names a Secret of the same namespace with the key state.json: a copy of the Secret
-	// <cluster>-encryption-keys of the original cluster, for a backup that does not contain it. Only needed if objects in the
-	// backup are encrypted at rest. Default: the keys in the backup, or the Secret of the original cluster if it still exists
-	// in the namespace. Example: {"name": "demo-encryption-keys"}.
+	// <cluster>-encryption-keys of the original cluster, for a backup that does not contain it. Only needed if objects in
+	// the backup are encrypted at rest. Default: the keys in the backup, or the Secret of the original cluster if it still
+	// exists in the namespace. Example: {"name": "demo-encryption-keys"}.
 	//
 	// +optional
 	EncryptionKeysSecretRef *corev1.LocalObjectReference `json:"encryptionKeysSecretRef,omitempty"`
 
-	// ServiceAccountKeyPolicy selects what happens if the key of service-account tokens is missing. Require: the cluster does
-	// not start. Replace: it starts with a new key, and all tokens of the original cluster are invalid. Default: Require.
-	// Example: Replace.
+	// ServiceAccountKeyPolicy selects what happens if the key of service-account tokens is missing. Require: the cluster
+	// does not start. Replace: it starts with a new key, and all tokens of the original cluster are invalid. Default:
+	// Require. Example: Replace.
 	//
 	// +kubebuilder:default=Require
 	// +kubebuilder:validation:Enum=Require;Replace
@@ -44,7 +45,7 @@ type Restore struct {
 // ServiceAccountKeyPolicy selects what happens if the key of service-account tokens is missing.
 type ServiceAccountKeyPolicy string
 
-// Policies.
+// Policies for a missing service-account key.
 const (
 	RequireServiceAccountKey ServiceAccountKeyPolicy = "Require"
 	ReplaceServiceAccountKey ServiceAccountKeyPolicy = "Replace"
@@ -66,9 +67,30 @@ type RestoreSource struct {
 	//
 	// +optional
 	Location *BackupLocation `json:"location,omitempty"`
+
+	// Verification selects whether a backup that may have been replaced in its volume or bucket is restored. Require: the
+	// backup is restored only if it has the digest in the status of its ApiServerBackup, or the verificationKey or
+	// manifestSHA256 of the location. Skip: the backup is restored without verification. Default: Require. Example: Skip.
+	//
+	// +kubebuilder:validation:Enum=Require;Skip
+	// +optional
+	Verification VerificationPolicy `json:"verification,omitempty"`
 }
 
-// BackupLocation is where a backup is stored.
+// VerificationPolicy selects whether a backup that may have been replaced is restored.
+type VerificationPolicy string
+
+// Verification policies. An empty policy is RequireVerification.
+const (
+	RequireVerification VerificationPolicy = "Require"
+	SkipVerification    VerificationPolicy = "Skip"
+)
+
+// Unverified is the verification in the status if the verification was skipped.
+const Unverified = "None"
+
+// BackupLocation is the place where a backup is stored, with the key or digest that shows that the backup was not
+// replaced there.
 type BackupLocation struct {
 	// Destination is the volume or the bucket. Its path or prefix is not used. Required.
 	// Example: {"volume": {"claimName": "backups"}}.
@@ -80,6 +102,21 @@ type BackupLocation struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$`
 	Path string `json:"path"`
+
+	// VerificationKey must have signed the backup for this path. An older backup of the same path has a valid signature,
+	// too. It is in the status of the ApiServerBackups of a cluster, and in the Secret <cluster>-backup-signing. Default:
+	// none. Example: "ed25519:GZpDmBFDPkVXfBqCCsNkWLK4R1mLDOBjGDCsbnBSmXQ=".
+	//
+	// +optional
+	// +kubebuilder:validation:Pattern=`^ed25519:[A-Za-z0-9+/]{43}=$`
+	VerificationKey string `json:"verificationKey,omitempty"`
+
+	// ManifestSHA256 is the SHA-256 that the file backup.json must have, in hexadecimal, as in the status of the
+	// ApiServerBackup. Default: none. Example: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08.
+	//
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
+	ManifestSHA256 string `json:"manifestSHA256,omitempty"`
 }
 
 // Restored is the condition type that is true once the cluster's backup is restored. It is absent without spec.restore.
@@ -102,13 +139,21 @@ type RestoreStatus struct {
 	// +optional
 	SnapshotTime *metav1.Time `json:"snapshotTime,omitempty"`
 
-	// Revision is the resourceVersion of the newest change in the backup. The cluster continues 1000000000 later.
-	// Example: 12345.
+	// Verification is the evidence that the backup was not replaced. ManifestDigest, Signature: the complete backup is
+	// verified. SnapshotDigest: only the objects are verified, because the backup is of an earlier release. None:
+	// verification was skipped. Example: ManifestDigest.
+	//
+	// +optional
+	Verification string `json:"verification,omitempty"`
+
+	// Revision is the resourceVersion of the newest change in the backup. New revisions begin 1000000000 above it, so that
+	// clients never see a revision of the original cluster twice. Example: 12345.
 	//
 	// +optional
 	Revision int64 `json:"revision,omitempty"`
 
-	// Message is why the restore is not completed. Example: the backup is encrypted: identities to decrypt it are required.
+	// Message is why the restore is not completed. Example: the backup is encrypted: identities to decrypt it are
+	// required.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`

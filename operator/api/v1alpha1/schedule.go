@@ -37,7 +37,8 @@ type ApiServerBackupScheduleList struct {
 	Items           []ApiServerBackupSchedule `json:"items"`
 }
 
-// ApiServerBackupScheduleSpec is a schedule of backups. Fields with the same names as in CronJobs have the same meaning.
+// ApiServerBackupScheduleSpec is a schedule of backups. Fields with the same names as in CronJobs have the same
+// meaning.
 type ApiServerBackupScheduleSpec struct {
 	// Schedule is a cron expression with five fields, or a macro such as @hourly. Required. Example: 0 */6 * * *.
 	//
@@ -53,8 +54,8 @@ type ApiServerBackupScheduleSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	TimeZone string `json:"timeZone,omitempty"`
 
-	// Suspend stops the creation of backups while it is true. Running backups continue, and retention applies. Default: false.
-	// Example: true.
+	// Suspend stops the creation of backups while it is true. Running backups continue, and retention applies. Default:
+	// false. Example: true.
 	//
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
@@ -66,8 +67,8 @@ type ApiServerBackupScheduleSpec struct {
 	// +kubebuilder:validation:Minimum=10
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
 
-	// ConcurrencyPolicy selects what happens at a scheduled time while a backup of the schedule is not finished. Forbid: the
-	// scheduled time is skipped. Replace: the unfinished backups are deleted. Allow: both run. Default: Forbid.
+	// ConcurrencyPolicy selects what happens at a scheduled time while a backup of the schedule is not finished. Forbid:
+	// the scheduled time is skipped. Replace: the unfinished backups are deleted. Allow: both run. Default: Forbid.
 	// Example: Replace.
 	//
 	// +kubebuilder:default=Forbid
@@ -96,7 +97,8 @@ type ApiServerBackupScheduleSpec struct {
 
 // BackupTemplate is the spec of the backups of a schedule. Changes apply to later backups.
 type BackupTemplate struct {
-	// ClusterName is the name of an ApiServerCluster with an embedded etcd, in the same namespace. Required. Example: demo.
+	// ClusterName is the name of an ApiServerCluster with an embedded etcd, in the same namespace. Required. Example:
+	// demo.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=45
@@ -164,8 +166,8 @@ type BackupRetention struct {
 // ScheduleReady is the condition type that is true while a schedule creates backups: it is valid and not suspended.
 const ScheduleReady = "Ready"
 
-// BackupReady is the condition type that is true while no scheduled backup is overdue or failed. An ApiServerCluster with
-// schedules also has the condition, which is true if it is true for all of them.
+// BackupReady is the condition type that is true while no scheduled backup is overdue or failed. An ApiServerCluster
+// with schedules also has the condition, which is true if it is true for all of them.
 const BackupReady = "BackupReady"
 
 // ApiServerBackupScheduleStatus is the state that the operator last observed.

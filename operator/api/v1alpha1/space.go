@@ -6,10 +6,10 @@ import (
 )
 
 // Defragmentation configures when the operator defragments the databases of the members. It defragments one member at a
-// time, followers before the leader, which first transfers leadership, and only while all members are healthy and no other
-// change is in progress. A member does not respond while it is being defragmented. The operator also defragments a database
-// whose size is at least 80% of the quota if a tenth of the quota is unused, and at any time, even outside maintenance
-// windows, if that ends the NOSPACE alarm.
+// time, followers before the leader, which first transfers leadership, and only while all members are healthy and no
+// other change is in progress. A member does not respond while it is being defragmented. The operator also defragments
+// a database whose size is at least 80% of the quota if a tenth of the quota is unused, and at any time, even outside
+// maintenance windows, if that ends the NOSPACE alarm.
 type Defragmentation struct {
 	// Mode is Automatic, or Disabled: the operator does not defragment databases. Default: Automatic. Example: Disabled.
 	//
@@ -25,8 +25,8 @@ type Defragmentation struct {
 	// +kubebuilder:validation:Maximum=99
 	FreePercent *int32 `json:"freePercent,omitempty"`
 
-	// MinFree is the unused space of a database file, in bytes, at which it is defragmented, if at least freePercent of the
-	// file is unused. Default: 100Mi. Example: 1Gi.
+	// MinFree is the unused space of a database file, in bytes, at which it is defragmented, if at least freePercent of
+	// the file is unused. Default: 100Mi. Example: 1Gi.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
@@ -35,7 +35,8 @@ type Defragmentation struct {
 	// +kubebuilder:validation:Pattern=`^[0-9]+(\.[0-9]+)?([kMGTPE]|[KMGTPE]i)?$`
 	MinFree resource.Quantity `json:"minFree,omitzero"`
 
-	// Interval is the shortest time between two defragmentations of the same member, as a duration. Default: 1h. Example: 24h.
+	// Interval is the shortest time between two defragmentations of the same member, as a duration. Default: 1h. Example:
+	// 24h.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
@@ -55,8 +56,8 @@ const (
 	DisabledDefragmentation  DefragmentationMode = "Disabled"
 )
 
-// EtcdSpaceAvailable is the condition type that is true while the databases of all members are below their soft quota. It is
-// absent with an external etcd, before etcd is bootstrapped, and while the cluster is hibernated.
+// EtcdSpaceAvailable is the condition type that is true while the databases of all members are below their soft quota.
+// It is absent with an external etcd, before etcd is bootstrapped, and while the cluster is hibernated.
 const EtcdSpaceAvailable = "EtcdSpaceAvailable"
 
 // DefragmentationStatus is the defragmentation in progress, and the failures of the last ones.

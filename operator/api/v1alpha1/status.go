@@ -14,7 +14,8 @@ const (
 	Degraded = "Degraded"
 	// EtcdQuorum is true when the embedded etcd has a quorum. It is absent with an external etcd.
 	EtcdQuorum = "EtcdQuorum"
-	// CertificatesValid is true when no certificate has expired or is overdue for renewal, and your own are valid.
+	// CertificatesValid is true when no certificate has expired or is overdue for renewal, and the certificates and
+	// authorities that the spec refers to are valid.
 	CertificatesValid = "CertificatesValid"
 	// CredentialsRotating is true while certificate authorities or service-account keys are being replaced.
 	CredentialsRotating = "CredentialsRotating"
@@ -35,7 +36,7 @@ type ApiServerClusterStatus struct {
 	// ReadyReplicas is the number of API server pods that are ready. Example: 3.
 	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
 
-	// Ready is the number of ready replicas and of desired replicas. Example: 2/3.
+	// Ready is the number of ready replicas and the number of desired replicas, separated by a slash. Example: 2/3.
 	Ready string `json:"ready,omitempty"`
 
 	// Voters is the number of voting members of the embedded etcd. Absent with an external etcd. Example: 3.
@@ -47,8 +48,8 @@ type ApiServerClusterStatus struct {
 	// Version of Kubernetes that the API servers report. Example: v1.36.3.
 	Version string `json:"version,omitempty"`
 
-	// Endpoint is the URL for clients: that of the load balancer if the Service has one, otherwise that of the Service.
-	// Example: https://demo.default.svc:6443.
+	// Endpoint is the URL for clients: the URL of the load balancer if the Service has one, otherwise the URL of the
+	// Service. Example: https://demo.default.svc:6443.
 	Endpoint string `json:"endpoint,omitempty"`
 
 	// Image that the replicas run. Without spec.image, this is the image that the cluster was created with.
@@ -93,6 +94,16 @@ type ApiServerClusterStatus struct {
 	// +optional
 	Upgrade *UpgradeStatus `json:"upgrade,omitempty"`
 
+	// Adoption is the completed adoption of spec.adopt.
+	//
+	// +optional
+	Adoption *AdoptionStatus `json:"adoption,omitempty"`
+
+	// Deletion is the progress of the deletion. Absent until the operator begins to delete the cluster's objects.
+	//
+	// +optional
+	Deletion *DeletionStatus `json:"deletion,omitempty"`
+
 	// APIServices are the APIServices that the operator manages, by name.
 	//
 	// +optional
@@ -108,7 +119,8 @@ type ApiServerClusterStatus struct {
 	Companions []CompanionStatus `json:"companions,omitempty"`
 
 	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, EtcdSpaceAvailable, CertificatesValid,
-	// CredentialsRotating, APIServicesAvailable, CompanionsAvailable, BackupReady, Paused, Restored and Recovered.
+	// CredentialsRotating, APIServicesAvailable, CompanionsAvailable, BackupReady, Paused, Restored, Recovered and
+	// Deleting.
 	//
 	// +optional
 	// +listType=map
@@ -144,14 +156,14 @@ type MemberStatus struct {
 	// +optional
 	LastDefragmentTime *metav1.Time `json:"lastDefragmentTime,omitempty"`
 
-	// Volume is the UID of the PersistentVolumeClaim on which the member has started. A claim with another UID does not have
-	// the member's data. Example: 6f1d0c0e-8a54-4d3c-9d0f-2a3b4c5d6e7f.
+	// Volume is the UID of the PersistentVolumeClaim on which the member has started. A claim with another UID does not
+	// have the member's data. Example: 6f1d0c0e-8a54-4d3c-9d0f-2a3b4c5d6e7f.
 	//
 	// +optional
 	Volume string `json:"volume,omitempty"`
 
-	// Acknowledged is a state that the member is known to have reached. It is updated every five minutes, and when the quorum is
-	// lost. A member whose data is older does not start.
+	// Acknowledged is a state that the member is known to have reached. It is updated every five minutes, and when the
+	// quorum is lost. A member whose data is older does not start.
 	//
 	// +optional
 	Acknowledged *Acknowledged `json:"acknowledged,omitempty"`

@@ -1,8 +1,13 @@
 // Package backups reconciles ApiServerBackups and ApiServerBackupSchedules.
 //
-// A backup is created by a pod of the cluster's image, which reads a member through its client port and writes to the
-// destination: only a pod can mount a volume, and the data does not pass through the operator. The pod's termination
-// message is the result. Package backup decides when a pod is created, when it is retried, and when a backup fails.
+// A backup is created by a pod with the image of the cluster. It reads a member through the member's client port and
+// writes to the destination, because only a pod can mount a volume, and so that the data does not pass through the
+// operator. The result is the termination message of the pod. Package backup decides when a pod is created, when an
+// attempt is repeated, and when a backup has failed.
+//
+// A reconciliation of a backup takes one step. An attempt is recorded in the status before its pod is created, and all
+// status writes have an optimistic lock, so that the operator may crash between any two steps and two operators do not
+// count an attempt twice. The name of a scheduled backup follows from its scheduled time, so that it is created once.
 package backups
 
 import (
@@ -30,25 +35,30 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/backup"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/limited"
 )
 
-// finalizer keeps a backup until its pods and, with deletionPolicy Delete, its data are deleted.
+// finalizer keeps a backup until its pods and, if deletionPolicy is Delete, its data are deleted.
 const finalizer = "quorate.dev/backup"
 
 const (
 	// waitInterval is the requeue interval of a backup that waits for its cluster or its pod.
 	waitInterval = 2 * time.Second
-	immediately  = time.Millisecond
-	workers      = 4
+	// firstRetry is the first delay after a conflict; it doubles with each further one.
+	firstRetry  = 250 * time.Millisecond
+	immediately = time.Millisecond
+	workers     = 4
 )
 
-// Reconciler reconciles backups.
+// Reconciler reconciles ApiServerBackups.
 type Reconciler struct {
 	Client   client.Client
-	Reader   client.Reader // not a cache
+	Reader   client.Reader // reads from the API server, not from a cache
 	Recorder events.EventRecorder
 	Clock    clock.Clock
-	Image    string // for clusters that have recorded none
+	Image    string // image for clusters without an image in their status
+	// Retries computes the delays after conflicts; see NewRetries.
+	Retries *limited.Retries
 }
 
 // SetupWithManager adds the controller to a manager.
@@ -60,10 +70,14 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 		Complete(r)
 }
 
+// NewRetries returns delays after conflicts that begin with firstRetry.
+func NewRetries() *limited.Retries { return limited.NewRetries(firstRetry) }
+
 // Reconcile takes the next step of one backup.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	b := &v1alpha1.ApiServerBackup{}
 	if err := r.Reader.Get(ctx, request.NamespacedName, b); err != nil {
+		r.Retries.Forget(request.NamespacedName)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if b.DeletionTimestamp != nil {
@@ -77,12 +91,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	result, err := r.advance(ctx, b)
 	if apierrors.IsConflict(err) {
-		return ctrl.Result{RequeueAfter: immediately}, nil
+		return ctrl.Result{RequeueAfter: r.Retries.Conflict(request.NamespacedName)}, nil
 	}
+	r.Retries.Forget(request.NamespacedName)
 	return result, err
 }
 
-// advance takes one step of an unfinished backup.
+// advance takes the next step of an unfinished backup.
 func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.ApiServerBackup) (ctrl.Result, error) {
 	cluster := &v1alpha1.ApiServerCluster{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.ClusterName}, cluster)
@@ -112,8 +127,8 @@ func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.ApiServerBackup) (
 	return ctrl.Result{RequeueAfter: waitInterval}, r.wait(ctx, b, attempt, reason)
 }
 
-// attempt returns the state of a backup with its pod, which may be nil. Secrets of the cluster may not exist while the backup is
-// blocked.
+// attempt returns the input of backup.Advance. pod is the pod of the backup, or nil. While the backup is blocked,
+// Secrets of the cluster are not required, because the cluster may not have created them yet.
 func (r *Reconciler) attempt(
 	ctx context.Context, b *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster, pod *corev1.Pod, blocked string,
 ) (backup.Attempt, error) {
@@ -140,7 +155,7 @@ func startTimeout(b *v1alpha1.ApiServerBackup) time.Duration {
 	return time.Duration(ptr.Deref(b.Spec.StartTimeoutSeconds, 300)) * time.Second
 }
 
-// blocked returns why no backup of a cluster can start now, or "".
+// blocked returns why no attempt to back up a cluster can start now, or "".
 func blocked(cluster *v1alpha1.ApiServerCluster, found bool) string {
 	switch {
 	case !found:
@@ -155,10 +170,10 @@ func blocked(cluster *v1alpha1.ApiServerCluster, found bool) string {
 	return ""
 }
 
-// errForeign is the cause of the error for a pod that has the name of a backup's pod but another owner.
+// errForeign marks the error that a pod with the name of a backup's pod has another owner.
 var errForeign = errors.New("is not owned by this backup")
 
-// pod returns a pod of a backup, or nil.
+// pod returns the pod of a backup with a name, or nil.
 func (r *Reconciler) pod(ctx context.Context, b *v1alpha1.ApiServerBackup, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: name}, pod)
@@ -173,6 +188,7 @@ func (r *Reconciler) pod(ctx context.Context, b *v1alpha1.ApiServerBackup, name 
 	return pod, nil
 }
 
+// stateOf returns the state of a backup's pod, which may be nil.
 func stateOf(pod *corev1.Pod) backup.PodState {
 	switch {
 	case pod == nil:
@@ -189,7 +205,7 @@ func stateOf(pod *corev1.Pod) backup.PodState {
 	return backup.PodActive
 }
 
-// Failure returns why a pod failed.
+// Failure returns why a pod has failed, or "" if it has not.
 func Failure(pod *corev1.Pod) string {
 	if pod == nil || pod.Status.Phase != corev1.PodFailed {
 		return ""
@@ -197,10 +213,10 @@ func Failure(pod *corev1.Pod) string {
 	return cmp.Or(Message(pod), pod.Status.Message, pod.Status.Reason, "the pod failed")
 }
 
-// userReasons are the reasons of waits that only the user can end.
+// userReasons are the reasons for waiting that only the user can remove.
 var userReasons = []string{v1alpha1.ReasonPodNotStarting, v1alpha1.ReasonObjectMissing, v1alpha1.ReasonObjectInvalid}
 
-// wait records why a backup waits, and one event when only the user can end the wait.
+// wait records in the status why a backup waits. It also records an event, once, if only the user can end the wait.
 func (r *Reconciler) wait(ctx context.Context, b *v1alpha1.ApiServerBackup, a backup.Attempt, reason string) error {
 	base, why := b.DeepCopy(), v1alpha1.ReasonWaiting
 	switch {
@@ -216,7 +232,7 @@ func (r *Reconciler) wait(ctx context.Context, b *v1alpha1.ApiServerBackup, a ba
 	}
 	if old := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.BackupComplete); reason == "" ||
 		why == v1alpha1.ReasonRunning && (old == nil || old.Reason == v1alpha1.ReasonRunning) {
-		return r.patchStatus(ctx, base, b) // start has written the condition
+		return r.patchStatus(ctx, base, b) // start has set the condition
 	}
 	setComplete(b, metav1.ConditionUnknown, why, reason, r.Clock.Now())
 	if err := r.patchStatus(ctx, base, b); err != nil {
@@ -229,14 +245,18 @@ func (r *Reconciler) wait(ctx context.Context, b *v1alpha1.ApiServerBackup, a ba
 	return nil
 }
 
+// attemptMessage returns the message of the condition while an attempt runs.
 func attemptMessage(b *v1alpha1.ApiServerBackup) string {
 	return fmt.Sprintf("Attempt %d of %d", b.Status.Attempts, backup.MaxAttempts)
 }
 
-// start records an attempt and deletes the pod of the previous one.
-func (r *Reconciler) start(ctx context.Context, b *v1alpha1.ApiServerBackup, previous *corev1.Pod, reason string) error {
+// start records another attempt in the status, and then deletes the pod of the previous one.
+func (r *Reconciler) start(
+	ctx context.Context, b *v1alpha1.ApiServerBackup, previous *corev1.Pod, reason string,
+) error {
 	if previous != nil {
-		r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonBackupRetried, fmt.Sprintf("Attempt %d failed: %s", b.Status.Attempts, reason))
+		r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonBackupRetried,
+			fmt.Sprintf("Attempt %d failed: %s", b.Status.Attempts, reason))
 	}
 	base := b.DeepCopy()
 	b.Status.Attempts++
@@ -256,7 +276,9 @@ func (r *Reconciler) start(ctx context.Context, b *v1alpha1.ApiServerBackup, pre
 }
 
 // runPod creates the pod of the recorded attempt.
-func (r *Reconciler) runPod(ctx context.Context, b *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster) error {
+func (r *Reconciler) runPod(
+	ctx context.Context, b *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster,
+) error {
 	var endpoints []string
 	for _, member := range cluster.Status.Members {
 		if member.Role != "learner" {
@@ -265,7 +287,11 @@ func (r *Reconciler) runPod(ctx context.Context, b *v1alpha1.ApiServerBackup, cl
 	}
 	keys, err := r.keys(ctx, b, cluster)
 	if err != nil {
-		return r.wait(ctx, b, backup.Attempt{Pod: backup.PodMissing}, err.Error())
+		waiting := r.wait(ctx, b, backup.Attempt{Pod: backup.PodMissing}, err.Error())
+		if errors.Is(err, errKeyRefused) {
+			return errors.Join(waiting, err) // an error makes the delay before the next attempt grow
+		}
+		return waiting
 	}
 	pod := desired.BackupPod(b, cluster, cmp.Or(cluster.Status.Image, r.Image), endpoints, keys)
 	if err := controllerutil.SetControllerReference(b, pod, r.Client.Scheme()); err != nil {
@@ -278,7 +304,9 @@ func (r *Reconciler) runPod(ctx context.Context, b *v1alpha1.ApiServerBackup, cl
 	return nil
 }
 
-// keys reads the service-account key of a cluster, and seals it and the keys of encryption at rest if the backup is encrypted.
+// keys returns what the pod needs to know of the cluster's keys: the fingerprint of the service-account key and, if the
+// backup is encrypted, the sealed service-account key and keys of encryption at rest. It also creates the key that
+// signs the backup.
 func (r *Reconciler) keys(
 	ctx context.Context, b *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster,
 ) (desired.Keys, error) {
@@ -289,6 +317,9 @@ func (r *Reconciler) keys(
 	}
 	public := account.Data[desired.ServiceAccountPublicKey]
 	keys := desired.Keys{Fingerprint: format.Fingerprint(public)}
+	if err := r.ensureSigningKey(ctx, cluster); err != nil {
+		return keys, err
+	}
 	if b.Spec.Encryption == nil {
 		return keys, nil
 	}
@@ -314,7 +345,7 @@ func (r *Reconciler) keys(
 	return keys, err
 }
 
-// collect records the result of a pod that succeeded.
+// collect records the result of a pod that has succeeded.
 func (r *Reconciler) collect(ctx context.Context, b *v1alpha1.ApiServerBackup, pod *corev1.Pod) error {
 	result, err := ParseResult(pod)
 	if err != nil || result.Manifest.UID != string(b.UID) {
@@ -325,12 +356,16 @@ func (r *Reconciler) collect(ctx context.Context, b *v1alpha1.ApiServerBackup, p
 	s := &b.Status
 	s.Phase, s.CompletionTime = v1alpha1.BackupCompleted, &metav1.Time{Time: r.Clock.Now()}
 	s.Location, s.SnapshotTime = result.Location, &metav1.Time{Time: m.Created}
+	s.ManifestSHA256, s.VerificationKey = result.ManifestSHA256, string(result.VerificationKey)
 	s.SizeBytes, s.SHA256, s.Revision, s.Keys = m.StoredBytes, m.StoredSHA256, m.Snapshot.Revision, int64(m.Snapshot.Keys)
 	s.Member, s.Encrypted, s.EncryptionKeys = m.Member, m.Encrypted(), m.Snapshot.EncryptionKeys
 	if b.Spec.Destination.Volume != nil {
 		s.Location = "pvc://" + b.Spec.Destination.Volume.ClaimName + "/" + s.Path
 	}
 	message := fmt.Sprintf("Stored %d bytes at revision %d and verified them", s.SizeBytes, s.Revision)
+	if s.VerificationKey == "" {
+		message += "; the backup is not signed, because the image of the cluster is of an earlier release"
+	}
 	setComplete(b, metav1.ConditionTrue, v1alpha1.ReasonBackupCompleted, message, r.Clock.Now())
 	if err := r.patchStatus(ctx, base, b); err != nil {
 		return err
@@ -346,7 +381,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// fail records that a backup has failed.
+// fail records in the status that a backup has failed.
 func (r *Reconciler) fail(ctx context.Context, b *v1alpha1.ApiServerBackup, reason string) error {
 	base := b.DeepCopy()
 	b.Status.Phase, b.Status.CompletionTime = v1alpha1.BackupFailed, &metav1.Time{Time: r.Clock.Now()}
@@ -358,7 +393,7 @@ func (r *Reconciler) fail(ctx context.Context, b *v1alpha1.ApiServerBackup, reas
 	return nil
 }
 
-// deleteFinishedPod deletes the pod of a finished backup. The pod of a failed one stays for its log if it has terminated.
+// deleteFinishedPod deletes the pod of a finished backup, except for a pod that has failed, whose log may be needed.
 func (r *Reconciler) deleteFinishedPod(ctx context.Context, b *v1alpha1.ApiServerBackup) error {
 	pod, err := r.pod(ctx, b, desired.BackupPodName(b))
 	if err != nil || pod == nil || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed {
@@ -368,7 +403,7 @@ func (r *Reconciler) deleteFinishedPod(ctx context.Context, b *v1alpha1.ApiServe
 }
 
 func setComplete(b *v1alpha1.ApiServerBackup, status metav1.ConditionStatus, reason, message string, now time.Time) {
-	const limit = 32 << 10 // of the API
+	const limit = 32 << 10 // maximum length of a message in the API
 	meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.BackupComplete, Status: status, Reason: reason, Message: message[:min(len(message), limit)],
 		ObservedGeneration: b.Generation, LastTransitionTime: metav1.NewTime(now),
@@ -387,7 +422,7 @@ func (r *Reconciler) event(b *v1alpha1.ApiServerBackup, kind, reason, message st
 	r.Recorder.Eventf(b, nil, kind, reason, "Backup", "%s", message[:min(len(message), 1000)])
 }
 
-// Message returns the termination message of the pod of a backup, or "".
+// Message returns the termination message of a backup's pod, or "".
 func Message(pod *corev1.Pod) string {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.Name == desired.ContainerName && status.State.Terminated != nil {
@@ -397,8 +432,8 @@ func Message(pod *corev1.Pod) string {
 	return ""
 }
 
-// Ended returns when the pod of a job terminated. The kubelet starts no containers of a pod that it rejects: such a pod ended
-// when it was created.
+// Ended returns when a pod terminated. A pod that the kubelet has rejected has no terminated containers; it counts as
+// terminated when it was created.
 func Ended(pod *corev1.Pod) time.Time {
 	at := pod.CreationTimestamp.Time
 	for _, status := range pod.Status.ContainerStatuses {
@@ -409,7 +444,7 @@ func Ended(pod *corev1.Pod) time.Time {
 	return at
 }
 
-// ParseResult returns the result that a pod has reported.
+// ParseResult parses the result in the termination message of a pod.
 func ParseResult(pod *corev1.Pod) (format.Result, error) {
 	var result format.Result
 	message := Message(pod)

@@ -14,12 +14,13 @@ import (
 	"quorate.dev/operator/backup"
 )
 
-// collectTimeout bounds reading the backups from the cache.
+// collectTimeout bounds the time for reading the backups from the cache.
 const collectTimeout = 5 * time.Second
 
 var (
 	lastSuccess = prometheus.NewDesc("quorate_backup_last_success_timestamp_seconds",
-		"Time of the newest completed backup of a cluster, which contains every write acknowledged before, in seconds since 1970.",
+		"Time of the newest completed backup of a cluster, which contains every write acknowledged before, in seconds "+
+			"since 1970.",
 		[]string{"namespace", "cluster"}, nil)
 	lastFailure = prometheus.NewDesc("quorate_backup_last_failure_timestamp_seconds",
 		"Time at which the newest failed backup of a cluster failed, in seconds since 1970.",
@@ -33,14 +34,15 @@ var (
 
 	scheduleLabels       = []string{"namespace", "cluster", "schedule"}
 	lastScheduledSuccess = prometheus.NewDesc("quorate_backup_schedule_last_success_timestamp_seconds",
-		"Completion time of the newest completed backup of an ApiServerBackupSchedule, in seconds since 1970; 0 if there is none.",
+		"Completion time of the newest completed backup of an ApiServerBackupSchedule, in seconds since 1970; 0 if there "+
+			"is none.",
 		scheduleLabels, nil)
 	scheduleReady = prometheus.NewDesc("quorate_backup_ready",
 		"Whether the newest completed backup of an ApiServerBackupSchedule is current (1) or not (0).",
 		scheduleLabels, nil)
 )
 
-// Collector exports metrics of the backups and schedules that exist. It is stateless: the values are correct after a
+// Collector exports metrics of all backups and schedules. It has no state of its own: the values are correct after a
 // restart of the operator.
 type Collector struct {
 	Reader client.Reader // a cache
@@ -91,8 +93,8 @@ type clusterKey struct{ namespace, cluster string }
 
 // backupSummary describes the backups of one cluster.
 type backupSummary struct {
-	completed *v1alpha1.ApiServerBackup // the newest, or nil
-	failed    *v1alpha1.ApiServerBackup // the newest, or nil
+	completed *v1alpha1.ApiServerBackup // the newest completed one, or nil
+	failed    *v1alpha1.ApiServerBackup // the newest failed one, or nil
 	phases    map[v1alpha1.BackupPhase]int
 }
 
@@ -102,15 +104,17 @@ func newBackupSummary() *backupSummary {
 	}}
 }
 
-// add ignores times that are in the future because of clock skew.
+// add adds a backup to the summary. It ignores a completion time that lies in the future because of clock skew.
 func (s *backupSummary) add(b *v1alpha1.ApiServerBackup, now time.Time) {
 	phase := cmp.Or(b.Status.Phase, v1alpha1.BackupPending)
 	s.phases[phase]++
 	switch {
 	case b.Status.CompletionTime != nil && backup.Ahead(b.Status.CompletionTime.Time, now):
-	case phase == v1alpha1.BackupCompleted && (s.completed == nil || s.completed.Status.SnapshotTime.Before(b.Status.SnapshotTime)):
+	case phase == v1alpha1.BackupCompleted &&
+		(s.completed == nil || s.completed.Status.SnapshotTime.Before(b.Status.SnapshotTime)):
 		s.completed = b
-	case phase == v1alpha1.BackupFailed && (s.failed == nil || s.failed.Status.CompletionTime.Before(b.Status.CompletionTime)):
+	case phase == v1alpha1.BackupFailed &&
+		(s.failed == nil || s.failed.Status.CompletionTime.Before(b.Status.CompletionTime)):
 		s.failed = b
 	}
 }
@@ -120,7 +124,8 @@ func (s *backupSummary) collect(k clusterKey, metrics chan<- prometheus.Metric) 
 		labels = append([]string{k.namespace, k.cluster}, labels...)
 		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	if b := s.completed; b != nil && b.Status.SnapshotTime != nil && b.Status.StartTime != nil && b.Status.CompletionTime != nil {
+	if b := s.completed; b != nil && b.Status.SnapshotTime != nil && b.Status.StartTime != nil &&
+		b.Status.CompletionTime != nil {
 		gauge(lastSuccess, float64(b.Status.SnapshotTime.Unix()))
 		gauge(lastSize, float64(b.Status.SizeBytes))
 		gauge(lastDuration, b.Status.CompletionTime.Sub(b.Status.StartTime.Time).Seconds())

@@ -18,28 +18,30 @@ import (
 	"quorate.dev/operator/observed"
 )
 
-// unexplained is the time after which a pod that has not started is reported without a reason from the kubelet, which
-// does not report missing volumes in the pod's status.
+// unexplained is the time after which a pod that has not started is reported even without a reason from the kubelet,
+// which does not report missing volumes in the status of the pod.
 const unexplained = time.Minute
 
-// missing returns the reason and the message of the first object that the pod of a backup needs and that does not
-// exist or cannot be used, or "". Without the object, the pod would wait with no reason in its status.
+// missing returns the reason and the message of the first object that the backup's pod needs and that does not exist or
+// cannot be used, or "". Without the check, the pod would wait for the object with no reason in its status.
 func (r *Reconciler) missing(
 	ctx context.Context, b *v1alpha1.ApiServerBackup, secrets []desired.SecretKeys,
 ) (reason, message string, err error) {
 	if volume := b.Spec.Destination.Volume; volume != nil {
-		err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: volume.ClaimName}, &corev1.PersistentVolumeClaim{})
+		err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: volume.ClaimName},
+			&corev1.PersistentVolumeClaim{})
 		if apierrors.IsNotFound(err) {
 			return v1alpha1.ReasonObjectMissing, fmt.Sprintf("PersistentVolumeClaim %s does not exist", volume.ClaimName), nil
 		}
 		if err != nil {
-			return "", "", fmt.Errorf("reading the destination: %w", err)
+			return "", "", fmt.Errorf("read the destination: %w", err)
 		}
 	}
 	return Unusable(ctx, r.Reader, b.Namespace, secrets)
 }
 
-// Unusable returns the reason and the message of the first Secret that does not exist or cannot be used, or "".
+// Unusable returns the reason and the message of the first Secret that does not exist, lacks a key or has an invalid
+// value, or "".
 func Unusable(
 	ctx context.Context, reader client.Reader, namespace string, secrets []desired.SecretKeys,
 ) (reason, message string, err error) {
@@ -50,7 +52,7 @@ func Unusable(
 			return v1alpha1.ReasonObjectMissing, fmt.Sprintf("Secret %s does not exist", reference.Name), nil
 		}
 		if err != nil {
-			return "", "", fmt.Errorf("reading Secret %s: %w", reference.Name, err)
+			return "", "", fmt.Errorf("read Secret %s: %w", reference.Name, err)
 		}
 		for _, key := range reference.Keys {
 			if len(secret.Data[key]) == 0 {
@@ -64,7 +66,8 @@ func Unusable(
 	return "", "", nil
 }
 
-// check returns why a value of a Secret cannot be used, or nil.
+// check returns why the value of a key cannot be used, or nil. It validates the recipients and identities of
+// encryption.
 func check(key string, value []byte) error {
 	switch key {
 	case desired.RecipientsKey:

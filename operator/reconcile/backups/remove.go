@@ -27,7 +27,7 @@ func (r *Reconciler) addFinalizer(ctx context.Context, b *v1alpha1.ApiServerBack
 	return r.Client.Patch(ctx, b, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 }
 
-// remove stops a backup, deletes its data if deletionPolicy is Delete, and then removes the finalizer.
+// remove stops the pod of a backup, deletes the data if deletionPolicy is Delete, and then removes the finalizer.
 func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.ApiServerBackup) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(b, finalizer) {
 		return ctrl.Result{}, nil
@@ -36,7 +36,7 @@ func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.ApiServerBackup) (c
 	if err != nil && !errors.Is(err, errForeign) {
 		return ctrl.Result{}, err
 	}
-	if running != nil { // it must not write while the data is deleted
+	if running != nil { // the pod must not write while the data is being deleted
 		return ctrl.Result{RequeueAfter: waitInterval}, client.IgnoreNotFound(r.deleteOnce(ctx, running))
 	}
 	done, err := r.removeData(ctx, b)
@@ -48,6 +48,7 @@ func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.ApiServerBackup) (c
 	return ctrl.Result{}, client.IgnoreNotFound(r.Client.Patch(ctx, b, client.MergeFrom(base)))
 }
 
+// deleteOnce deletes a pod unless it is already terminating.
 func (r *Reconciler) deleteOnce(ctx context.Context, pod *corev1.Pod) error {
 	if pod.DeletionTimestamp != nil {
 		return nil
@@ -55,8 +56,9 @@ func (r *Reconciler) deleteOnce(ctx context.Context, pod *corev1.Pod) error {
 	return r.Client.Delete(ctx, pod)
 }
 
-// removeData reports whether no data is left to delete. It retries failures while the policy is Delete. In a
-// terminating namespace no pod can be created, so the data is kept.
+// removeData deletes the data of a backup with a pod, if deletionPolicy is Delete, and reports whether no data is left
+// to delete. It repeats failures until the policy changes. In a terminating namespace no pod can be created, so the
+// data is kept.
 func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup) (bool, error) {
 	keep := b.Spec.DeletionPolicy != v1alpha1.BackupDelete || b.Status.Path == ""
 	pod, err := r.pod(ctx, b, desired.DeletePodName(b))
@@ -82,8 +84,8 @@ func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup
 	return false, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
 }
 
-// deletionProblem returns why the pod that deletes the data of a backup has to be replaced now, or "": it failed a while
-// ago, or does not start.
+// deletionProblem returns why the pod that deletes the data of a backup has to be replaced now, or "": the pod failed
+// at least removeRetryInterval ago, or has not started within the start timeout.
 func (r *Reconciler) deletionProblem(b *v1alpha1.ApiServerBackup, pod *corev1.Pod) string {
 	now := r.Clock.Now()
 	switch state := stateOf(pod); {
@@ -109,7 +111,8 @@ func (r *Reconciler) createDeletePod(ctx context.Context, b *v1alpha1.ApiServerB
 	}
 	err = r.Client.Create(ctx, pod)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonDataRetained, "The namespace is being deleted; the data of the backup stays")
+		r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonDataRetained,
+			"The namespace is being deleted; the data of the backup stays")
 		return true, nil
 	}
 	return false, client.IgnoreAlreadyExists(err)

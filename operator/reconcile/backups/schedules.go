@@ -29,13 +29,13 @@ import (
 	"quorate.dev/operator/schedule"
 )
 
-// retentionInterval is the interval at which backups are checked for their age.
+// retentionInterval is the longest requeue interval of a schedule, and so the precision of the retention by age.
 const retentionInterval = 10 * time.Minute
 
-// ScheduleReconciler reconciles schedules.
+// ScheduleReconciler reconciles ApiServerBackupSchedules.
 type ScheduleReconciler struct {
 	Client   client.Client
-	Reader   client.Reader // not a cache
+	Reader   client.Reader // reads from the API server, not from a cache
 	Recorder events.EventRecorder
 	Clock    clock.Clock
 }
@@ -50,7 +50,8 @@ func (r *ScheduleReconciler) SetupWithManager(manager ctrl.Manager) error {
 		Complete(r)
 }
 
-// scheduleOf returns the schedule that created a backup. Backups have no owner reference to it: they outlive it.
+// scheduleOf returns a request for the schedule that has created a backup. It uses a label, because backups outlive
+// their schedule and so have no owner reference to it.
 func scheduleOf(_ context.Context, object client.Object) []reconcile.Request {
 	name := object.GetLabels()[desired.ScheduleLabel]
 	if name == "" {
@@ -59,7 +60,7 @@ func scheduleOf(_ context.Context, object client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: name}}}
 }
 
-// schedulesOf returns the schedules of a cluster.
+// schedulesOf returns requests for the schedules of a cluster.
 func (r *ScheduleReconciler) schedulesOf(ctx context.Context, object client.Object) (requests []reconcile.Request) {
 	var schedules v1alpha1.ApiServerBackupScheduleList
 	if err := r.Client.List(ctx, &schedules, client.InNamespace(object.GetNamespace())); err != nil {
@@ -73,14 +74,15 @@ func (r *ScheduleReconciler) schedulesOf(ctx context.Context, object client.Obje
 	return requests
 }
 
-// Reconcile creates the backup that is due, and deletes expired ones.
+// Reconcile creates the backup that is due, deletes expired backups, and updates the status of one schedule.
 func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	s := &v1alpha1.ApiServerBackupSchedule{}
 	if err := r.Reader.Get(ctx, request.NamespacedName, s); err != nil || s.DeletionTimestamp != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	backups := &v1alpha1.ApiServerBackupList{}
-	err := r.Reader.List(ctx, backups, client.InNamespace(s.Namespace), client.MatchingLabels{desired.ScheduleLabel: s.Name})
+	err := r.Reader.List(ctx, backups, client.InNamespace(s.Namespace),
+		client.MatchingLabels{desired.ScheduleLabel: s.Name})
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -103,8 +105,9 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		next = decision.Next
 		failures = r.apply(ctx, s, decision)
 		healthy, reason, message := backup.Health(times, backup.Record{
-			Now: now, Created: s.CreationTimestamp.Time, Suspended: s.Spec.Suspend, Hibernated: hibernated, Grace: grace(s), Newest: newest,
-			Handled: s.Status.LastScheduleTime != nil, Pending: len(active) > 0 || decision.Create,
+			Now: now, Created: s.CreationTimestamp.Time, Suspended: s.Spec.Suspend, Hibernated: hibernated,
+			Grace: grace(s), Newest: newest, Handled: s.Status.LastScheduleTime != nil,
+			Pending: len(active) > 0 || decision.Create,
 		})
 		r.setBackupReady(s, healthy, reason, message, now)
 	} else {
@@ -124,7 +127,7 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 	if !next.IsZero() {
 		after = min(after, max(next.Sub(r.Clock.Now()), immediately))
 	}
-	if invalid == nil { // time at which an incomplete backup becomes overdue
+	if invalid == nil { // requeue when an unfinished or missing backup becomes overdue
 		if due := times.Next(now.Add(-grace(s))).Add(grace(s)); due.After(now) {
 			after = min(after, due.Sub(now)+immediately)
 		}
@@ -132,8 +135,8 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 	return ctrl.Result{RequeueAfter: after}, nil
 }
 
-// summarize sets the number of unfinished backups in the status, and returns their names and the finished backups. It
-// skips backups that are being deleted.
+// summarize returns the names of the unfinished backups and the finished backups, and sets the number of unfinished
+// ones in the status. It ignores backups that are being deleted.
 func summarize(
 	s *v1alpha1.ApiServerBackupSchedule, backups *v1alpha1.ApiServerBackupList,
 ) (active []string, finished []backup.Finished) {
@@ -160,7 +163,7 @@ func grace(s *v1alpha1.ApiServerBackupSchedule) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// setBackupReady sets condition BackupReady, and records an event when its status changes.
+// setBackupReady sets the condition BackupReady, and records an event if its status has changed.
 func (r *ScheduleReconciler) setBackupReady(
 	s *v1alpha1.ApiServerBackupSchedule, healthy bool, reason, message string, now time.Time,
 ) {
@@ -179,17 +182,21 @@ func (r *ScheduleReconciler) setBackupReady(
 	meta.SetStatusCondition(&s.Status.Conditions, c)
 }
 
-// hibernated reports whether the cluster is hibernated.
+// hibernated reports whether the cluster of a schedule exists and is hibernated.
 func (r *ScheduleReconciler) hibernated(ctx context.Context, s *v1alpha1.ApiServerBackupSchedule) (bool, error) {
 	cluster := &v1alpha1.ApiServerCluster{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.Template.ClusterName}, cluster)
 	return err == nil && cluster.Hibernated(), client.IgnoreNotFound(err)
 }
 
-func observation(s *v1alpha1.ApiServerBackupSchedule, active []string, hibernated bool, now time.Time) backup.Observation {
+// observation returns the input of backup.Decide.
+func observation(
+	s *v1alpha1.ApiServerBackupSchedule, active []string, hibernated bool, now time.Time,
+) backup.Observation {
 	o := backup.Observation{
-		Now: now, Created: s.CreationTimestamp.Time, Suspend: s.Spec.Suspend, Hibernated: hibernated, Policy: backup.Concurrency(s.Spec.ConcurrencyPolicy),
-		Active: active, Deadline: time.Duration(ptr.Deref(s.Spec.StartingDeadlineSeconds, 0)) * time.Second,
+		Now: now, Created: s.CreationTimestamp.Time, Suspend: s.Spec.Suspend, Hibernated: hibernated,
+		Policy: backup.Concurrency(s.Spec.ConcurrencyPolicy), Active: active,
+		Deadline: time.Duration(ptr.Deref(s.Spec.StartingDeadlineSeconds, 0)) * time.Second,
 	}
 	if s.Status.LastScheduleTime != nil {
 		o.Last = s.Status.LastScheduleTime.Time
@@ -197,8 +204,8 @@ func observation(s *v1alpha1.ApiServerBackupSchedule, active []string, hibernate
 	return o
 }
 
-// apply carries out a decision. The name of a backup follows from its scheduled time, so that repeating a decision
-// creates no second backup.
+// apply executes a decision and records the scheduled time as handled. The name of a backup follows from its scheduled
+// time, so that the repetition of a decision does not create a second backup.
 func (r *ScheduleReconciler) apply(ctx context.Context, s *v1alpha1.ApiServerBackupSchedule, d backup.Decision) error {
 	if d.Handled.IsZero() {
 		return nil
@@ -225,7 +232,8 @@ func (r *ScheduleReconciler) apply(ctx context.Context, s *v1alpha1.ApiServerBac
 func (r *ScheduleReconciler) create(ctx context.Context, s *v1alpha1.ApiServerBackupSchedule, at time.Time) error {
 	b := &v1alpha1.ApiServerBackup{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.Namespace, Name: fmt.Sprintf("%s-%d", s.Name, at.Unix()/60), // as CronJobs name Jobs
+			// The same scheme as for the Jobs of a CronJob.
+			Namespace: s.Namespace, Name: fmt.Sprintf("%s-%d", s.Name, at.Unix()/60),
 			Labels: map[string]string{desired.ScheduleLabel: s.Name, desired.ManagedByLabel: desired.ManagedBy},
 		},
 		Spec: v1alpha1.ApiServerBackupSpec(*s.Spec.Template.DeepCopy()),
@@ -241,7 +249,7 @@ func (r *ScheduleReconciler) create(ctx context.Context, s *v1alpha1.ApiServerBa
 	return nil
 }
 
-// needed returns the names of the backups that clusters restore, or are going to.
+// needed returns the names of the backups that clusters are restored from, or have been requested to be restored from.
 func (r *ScheduleReconciler) needed(ctx context.Context, namespace string) (map[string]bool, error) {
 	var clusters v1alpha1.ApiServerClusterList
 	if err := r.Reader.List(ctx, &clusters, client.InNamespace(namespace)); err != nil {
@@ -251,7 +259,7 @@ func (r *ScheduleReconciler) needed(ctx context.Context, namespace string) (map[
 	for i := range clusters.Items {
 		for _, from := range sources(&clusters.Items[i]) {
 			names[from.BackupName] = true
-			if from.Location != nil { // it ends in the name of the backup
+			if from.Location != nil { // the path ends in the name of the backup
 				names[path.Base(from.Location.Path)] = true
 			}
 		}
@@ -259,7 +267,7 @@ func (r *ScheduleReconciler) needed(ctx context.Context, namespace string) (map[
 	return names, nil
 }
 
-// sources returns where a cluster restores backups from.
+// sources returns where a cluster is restored from, and where it has been requested to be restored from.
 func sources(cluster *v1alpha1.ApiServerCluster) (all []v1alpha1.RestoreSource) {
 	if cluster.Restoring() {
 		all = append(all, cluster.Spec.Restore.From)
@@ -274,7 +282,7 @@ func sources(cluster *v1alpha1.ApiServerCluster) (all []v1alpha1.RestoreSource) 
 	return all
 }
 
-// expire deletes the backups beyond the limits of the schedule, except those that are being restored.
+// expire deletes the backups beyond the limits of the schedule, except for those that clusters need for a restore.
 func (r *ScheduleReconciler) expire(
 	ctx context.Context, s *v1alpha1.ApiServerBackupSchedule, finished []backup.Finished, now time.Time,
 ) error {
@@ -310,14 +318,15 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 
 func setReady(s *v1alpha1.ApiServerBackupSchedule, invalid error, now time.Time) {
 	c := metav1.Condition{
-		Type: v1alpha1.ScheduleReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonScheduled, ObservedGeneration: s.Generation,
-		Message: "Backups are created on schedule", LastTransitionTime: metav1.NewTime(now),
+		Type: v1alpha1.ScheduleReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonScheduled,
+		ObservedGeneration: s.Generation, Message: "Backups are created on schedule", LastTransitionTime: metav1.NewTime(now),
 	}
 	switch {
 	case invalid != nil:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonInvalidSpec, oneLine(invalid)
 	case s.Spec.Suspend:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonSuspended, "No backups are created while spec.suspend is true"
+		c.Status, c.Reason, c.Message =
+			metav1.ConditionFalse, v1alpha1.ReasonSuspended, "No backups are created while spec.suspend is true"
 	}
 	meta.SetStatusCondition(&s.Status.Conditions, c)
 }

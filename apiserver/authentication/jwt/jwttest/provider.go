@@ -1,4 +1,5 @@
-// Package jwttest runs an OpenID provider for tests: real HTTPS, real signatures, keys that rotate.
+// Package jwttest runs an OpenID provider and an external signer for tests, with real HTTPS, real signatures and keys
+// that rotate.
 package jwttest
 
 import (
@@ -17,22 +18,25 @@ import (
 	"gopkg.in/go-jose/go-jose.v2"
 )
 
-// Claims are the content of a token.
+// Claims are the claims of a token.
 type Claims map[string]any
 
 // Provider is an OpenID provider. The caller must Close it.
 type Provider struct {
 	server *httptest.Server
-	// Fetches counts the requests for keys.
+	// Fetches counts the requests for the provider's keys.
 	Fetches atomic.Int32
 
-	mu     sync.Mutex
-	issuer string          // in the discovery document
-	key    jose.JSONWebKey // private
-	number int             // of keys so far
+	mu sync.Mutex
+	// issuer is the issuer in the discovery document.
+	issuer string
+	// key is the private key that signs tokens.
+	key jose.JSONWebKey
+	// number is the number of keys created so far.
+	number int
 }
 
-// Start serves a provider on an address of this machine.
+// Start starts a provider on a loopback address.
 func Start() (*Provider, error) {
 	p := &Provider{}
 	mux := http.NewServeMux()
@@ -44,13 +48,13 @@ func Start() (*Provider, error) {
 	return p, p.Rotate()
 }
 
-// Close ends serving.
+// Close stops the provider.
 func (p *Provider) Close() {
 	p.server.CloseClientConnections()
 	p.server.Close()
 }
 
-// URL returns the address, which is also the issuer unless SetIssuer was called.
+// URL returns the provider's URL, which is also the issuer unless SetIssuer has been called.
 func (p *Provider) URL() string { return p.server.URL }
 
 // SetIssuer sets the issuer in the discovery document.
@@ -60,12 +64,12 @@ func (p *Provider) SetIssuer(issuer string) {
 	p.issuer = issuer
 }
 
-// CA returns the certificate authority in PEM.
+// CA returns the provider's certificate authority in PEM.
 func (p *Provider) CA() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.server.Certificate().Raw}))
 }
 
-// Rotate replaces the key: tokens that were signed before become invalid when a relying party fetches the keys again.
+// Rotate replaces the key. Tokens that were signed before become invalid when a relying party fetches the keys again.
 func (p *Provider) Rotate() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -78,7 +82,7 @@ func (p *Provider) Rotate() error {
 	return nil
 }
 
-// Standard returns valid claims of a user for an audience.
+// Standard returns valid claims for a user and an audience.
 func (p *Provider) Standard(audience, user string) Claims {
 	now := time.Now()
 	return Claims{
@@ -87,7 +91,7 @@ func (p *Provider) Standard(audience, user string) Claims {
 	}
 }
 
-// With returns the claims with one changed. A nil value removes it.
+// With returns the claims with one claim changed, or removed if value is nil.
 func (c Claims) With(name string, value any) Claims {
 	changed := Claims{}
 	for name, value := range c {
@@ -100,7 +104,7 @@ func (c Claims) With(name string, value any) Claims {
 	return changed
 }
 
-// Sign returns a token with the claims, signed by the current key.
+// Sign returns a token with the claims, signed with the current key.
 func (p *Provider) Sign(claims Claims) (string, error) {
 	payload, err := json.Marshal(claims)
 	if err != nil {

@@ -18,16 +18,18 @@ import (
 	externaljwt "k8s.io/externaljwt/apis/v1"
 )
 
-// Signer signs service-account tokens for API servers, behind a socket. The caller must Close it.
+// Signer signs service-account tokens for API servers that connect to its Unix socket. The caller must Close it.
 type Signer struct {
 	externaljwt.UnimplementedExternalJWTSignerServer
 	server *grpc.Server
-	// Lifetime is the longest of a token, in seconds.
+	// Lifetime is the maximum lifetime of a token in seconds.
 	Lifetime int64
 
-	mu     sync.Mutex
-	keys   []signerKey // the last one signs
-	number int         // of keys so far
+	mu sync.Mutex
+	// keys are the keys that verify tokens. The last key signs.
+	keys []signerKey
+	// number is the number of keys created so far.
+	number int
 }
 
 type signerKey struct {
@@ -36,7 +38,7 @@ type signerKey struct {
 	changed time.Time
 }
 
-// StartSigner serves a signer at a socket.
+// StartSigner starts a signer on a Unix socket.
 func StartSigner(socket string, lifetime int64) (*Signer, error) {
 	s := &Signer{server: grpc.NewServer(), Lifetime: lifetime}
 	if err := s.Rotate(0); err != nil {
@@ -51,10 +53,10 @@ func StartSigner(socket string, lifetime int64) (*Signer, error) {
 	return s, nil
 }
 
-// Close ends serving.
+// Close stops the signer.
 func (s *Signer) Close() { s.server.Stop() }
 
-// Rotate makes a new key sign, and keeps so many former ones, with which tokens can still be verified.
+// Rotate creates the key that signs from now on, and keeps the given number of former keys, which still verify tokens.
 func (s *Signer) Rotate(kept int) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -84,7 +86,7 @@ func (s *Signer) Sign(_ context.Context, request *externaljwt.SignJWTRequest) (*
 	return &externaljwt.SignJWTResponse{Header: header, Signature: base64.RawURLEncoding.EncodeToString(signature)}, nil
 }
 
-// FetchKeys implements externaljwt.ExternalJWTSignerServer. Callers are to fetch the keys every second.
+// FetchKeys implements externaljwt.ExternalJWTSignerServer. Its hint makes callers fetch the keys every second.
 func (s *Signer) FetchKeys(context.Context, *externaljwt.FetchKeysRequest) (*externaljwt.FetchKeysResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Command generate writes schema.gob.gz, and unstable.gob.gz with the types used only by alpha and beta versions, from
-// the OpenAPI documents of the module k8s.io/kubernetes. The output is reproducible.
+// Command generate writes schema.gob.gz, and unstable.gob.gz with the types that only alpha and beta versions use, from
+// the OpenAPI documents in the module k8s.io/kubernetes. The output is reproducible.
 package main
 
 import (
@@ -113,7 +113,7 @@ func readModels(directory string, unstable bool) (map[string]*spec.Schema, error
 	return models, nil
 }
 
-// normalize sorts fields and drops defaults that are not scalar: merging only needs the defaults of list keys.
+// normalize sorts fields and drops defaults that are not scalar, because merging needs only the defaults of list keys.
 func normalize(atom *merge.Atom) {
 	if atom.List != nil {
 		normalize(&atom.List.ElementType.Inlined)

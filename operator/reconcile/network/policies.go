@@ -1,0 +1,61 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
+	"quorate.dev/operator/reconcile/owned"
+)
+
+// EnsurePolicies maintains the network policies. They admit connections from the namespace of the operator, unless that
+// is empty. EnsurePolicies runs before pods are created. If it fails, pods are created nevertheless, because
+// certificates also protect the ports of the members.
+func EnsurePolicies(
+	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, operatorNamespace string,
+) error {
+	wanted := map[string]*networkingv1.NetworkPolicy{}
+	for _, policy := range desired.NetworkPolicies(cluster, operatorNamespace) {
+		wanted[policy.Name] = policy
+	}
+	var errs []error
+	for _, name := range desired.NetworkPolicyNames(cluster) {
+		errs = append(errs, ensurePolicy(ctx, objects, cluster, name, wanted[name]))
+	}
+	return errors.Join(errs...)
+}
+
+// ensurePolicy creates or updates a policy. If wanted is nil, it deletes the policy, unless another owner has
+// created it.
+func ensurePolicy(
+	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, name string,
+	wanted *networkingv1.NetworkPolicy,
+) error {
+	current := &networkingv1.NetworkPolicy{}
+	found, err := objects.Find(ctx, cluster, name, current)
+	switch {
+	case wanted == nil && errors.Is(err, owned.ErrForeign):
+		return nil
+	case err != nil:
+		return err
+	case wanted == nil && found:
+		err := objects.Client.Delete(ctx, current, client.Preconditions{UID: &current.UID})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete network policy %s: %w", name, err)
+		}
+		return nil
+	case wanted == nil:
+		return nil
+	case !found:
+		return objects.Create(ctx, cluster, wanted)
+	}
+	after := current.DeepCopy()
+	owned.SetLabels(after, wanted)
+	after.Spec = wanted.Spec
+	return objects.Update(ctx, current, after)
+}
