@@ -4,7 +4,7 @@ export CGO_ENABLED = 0
 # SUDO runs a command as root, with the tools of the user.
 SUDO = $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=LOGS env PATH="$(PATH)")
 
-.PHONY: build test lint race ci sandbox benchmark benchmark-ratios differential compatibility kine failover history availability availability-cluster rotation hostile upgrade operator-size restarts faults realcluster realcluster-olm screenshot prometheus guides fuzz generate bundle chart image release release-check clean
+.PHONY: build test coverage lint race ci sandbox benchmark benchmark-ratios differential compatibility kine failover history availability availability-cluster rotation hostile hostile-servers attacks upgrade operator-size restarts faults faults-operator faults-checker realcluster realcluster-olm screenshot prometheus guides fuzz generate bundle chart image release release-check clean
 
 build: ## the quorate binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -12,10 +12,13 @@ build: ## the quorate binary
 test: ## all tests
 	go test ./...
 
+coverage: ## statement coverage of each package by its own tests; fails below the floors of test/coverage
+	go test -vet=off -timeout 30m -cover $$(go list ./... | grep -v /test/) | go run ./test/coverage
+
 lint: ## gofmt, go vet and golangci-lint
 	.ci/run lint
 
-race: ## tests that start no other processes, under the race detector
+race: ## tests of concurrent packages, under the race detector
 	.ci/run race
 
 ci: ## everything that main must pass; STEPS="lint tests" runs only these steps
@@ -61,8 +64,14 @@ availability-cluster: ## the same on the Kubernetes cluster of QUORATE_CLUSTER, 
 rotation: ## replace authorities by age, several times, under load
 	QUORATE_ROTATION=full go test -count=1 -v -timeout 30m -run TestRotationByAge ./test/endtoend
 
-hostile: ## disturb clusters at random in a simulation and with real members; SEEDS=200
-	QUORATE_HOSTILE=$(or $(SEEDS),200) go test -count=1 -timeout 2h -run TestHostile ./operator/reconcile ./operator
+hostile: ## disturb clusters at random in a simulation and with real members, and let writes of controllers fail for hours; SEEDS=200
+	QUORATE_HOSTILE=$(or $(SEEDS),200) go test -count=1 -timeout 2h -run 'TestHostile|WritesAreBounded' ./operator/reconcile ./operator ./apiserver
+
+hostile-servers: ## call hostile extension API servers, webhooks and issuers with every behaviour
+	QUORATE_HOSTILE_SERVERS=1 go test ./test/hostile -count=1 -timeout 60m
+
+attacks: ## measure the CPU time of expensive requests to this server; UPSTREAM=1 measures kube-apiserver
+	QUORATE_ATTACKS=1 QUORATE_LIMITS_UPSTREAM=$(UPSTREAM) go test ./test/limits -count=1 -v -timeout 60m -run TestAttacks
 
 upgrade: ## take over clusters from the previous release's operator; RECORD=1 rewrites the objects of the short test
 	QUORATE_UPGRADE=full go test -count=1 -v -run TestUpgradeRestartsNothing ./operator $(if $(RECORD),-record)
@@ -70,11 +79,17 @@ upgrade: ## take over clusters from the previous release's operator; RECORD=1 re
 operator-size: ## memory and CPU time of the operator with CLUSTERS=200, compared with docs/install.md
 	QUORATE_OPERATOR_SIZE=$(or $(CLUSTERS),200) go test -count=1 -v -timeout 30m -run TestOperatorSize ./operator
 
-restarts: ## restart a single etcd member 50 and 20 times, on one and on all processors, with and without fsync
-	QUORATE_RESTARTS=full go test -count=1 -v -run TestRestart ./apiserver/etcd
+restarts: ## restart a single etcd member 50 and 20 times, on one and on all processors, with and without fsync; voters without their data
+	QUORATE_RESTARTS=full go test -count=1 -v -timeout 30m -run 'TestRestart|TestPositions|TestLostWritesAreNoticed' ./apiserver/etcd
 
-faults: ## inject faults into processes, networks and disks; DURATION=1h SEEDS=...
-	QUORATE_FAULTS=$(or $(DURATION),1h) QUORATE_FAULTS_SEEDS=$(SEEDS) go test -count=1 -v -timeout 12h ./test/faults
+faults: ## inject faults into processes, packets, disks and memory; DURATION=1h, which SEEDS=... share
+	QUORATE_FAULTS=$(or $(DURATION),1h) QUORATE_FAULTS_SEEDS=$(SEEDS) go test -count=1 -v -timeout 12h -run 'TestFaults$$' ./test/faults
+
+faults-operator: ## disturb a sandbox's cluster and its operator for DURATION=10m; SEEDS=1
+	QUORATE_FAULTS_OPERATOR=$(or $(DURATION),10m) QUORATE_FAULTS_SEEDS=$(SEEDS) go test -count=1 -v -timeout 12h -run TestOperator ./test/faults/operator
+
+faults-checker: ## shrink the schedules with which the checks of faults find planted defects
+	QUORATE_FAULTS_CHECKER=full go test -count=1 -v -timeout 3h -run TestChecker ./test/faults
 
 realcluster: ## install and break the operator on a Kubernetes cluster that runs on this machine; needs root and Debian's packages
 	$(SUDO) test/realcluster/prove.sh cluster

@@ -47,7 +47,8 @@ func TestVModule(t *testing.T) {
 // TestVModuleOfAccessLog: the pattern by which kube-apiserver logs requests works here, too.
 func TestVModuleOfAccessLog(t *testing.T) {
 	for _, pattern := range []string{"httplog", "http*", "access_log"} {
-		if files := parseFileLevels(pattern + "=3"); !files[0].matches("access_log") && !files[0].matches(upstreamFiles["access_log"]) {
+		if files := parseFileLevels(pattern + "=3"); !files[0].matches("access_log") &&
+			!files[0].matches(upstreamFiles["access_log"]) {
 			t.Errorf("%s does not match the access log", pattern)
 		}
 	}

@@ -37,7 +37,8 @@ func TestInvalidOpenIDIssuerIsLogged(t *testing.T) {
 		var logged strings.Builder
 		logger := funcr.New(func(_, line string) { logged.WriteString(line) }, funcr.Options{})
 		routes := router.New(router.Options{Catalog: &resource.CatalogHolder{}})
-		(&Server{config: c, logger: logger, requestPath: requestPath{auth: &auth{tokens: issuing}}}).publishKeys(routes)
+		server := &Server{environment: environment{config: c, logger: logger}, auth: &auth{tokens: issuing}}
+		(&cluster{Server: server}).addRoutes(routes)
 		if got := slices.Contains(routes.Documents(), "/openid/v1/jwks"); got != allowed {
 			t.Errorf("%s: keys published: %v", issuer, got)
 		}

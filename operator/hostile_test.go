@@ -42,7 +42,8 @@ func TestHostileNamespace(t *testing.T) {
 	}
 	e.await(longestName, "quota exceeded", func(c *v1alpha1.ApiServerCluster) bool {
 		degraded := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.Degraded)
-		return degraded != nil && degraded.Status == metav1.ConditionTrue && strings.Contains(degraded.Message, "exceeded quota: small")
+		return degraded != nil && degraded.Status == metav1.ConditionTrue &&
+			strings.Contains(degraded.Message, "exceeded quota: small")
 	})
 	if err := e.client.Delete(t.Context(), quota); err != nil {
 		t.Fatal(err)
@@ -71,23 +72,29 @@ func TestHostileNamespace(t *testing.T) {
 
 // limit creates a quota that no pod fits in, and limits that change pods when they are created.
 func (e *environment) limit() *corev1.ResourceQuota {
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "small"}, Spec: corev1.ResourceQuotaSpec{
-		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")},
-	}}
-	limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "limits"}, Spec: corev1.LimitRangeSpec{
-		Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Default: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}},
-	}}
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "small"}, Spec: corev1.ResourceQuotaSpec{
+			Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")},
+		},
+	}
+	limits := &corev1.LimitRange{
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "limits"}, Spec: corev1.LimitRangeSpec{
+			Limits: []corev1.LimitRangeItem{{
+				Type: corev1.LimitTypeContainer, Default: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")},
+			}},
+		},
+	}
 	for _, object := range []client.Object{quota, limits} {
 		if err := e.client.Create(e.t.Context(), object); err != nil {
 			e.t.Fatal(err)
 		}
 	}
-	for quota.Status.Hard == nil {
+	e.until("the quota is counted", func() bool {
 		if err := e.client.Get(e.t.Context(), client.ObjectKeyFromObject(quota), quota); err != nil {
 			e.t.Fatal(err)
 		}
-		time.Sleep(20 * time.Millisecond) // polling interval
-	}
+		return quota.Status.Hard != nil
+	})
 	return quota
 }
 
@@ -97,8 +104,13 @@ func (e *environment) disturb(random *rand.Rand) string {
 	name := members[random.Intn(len(members))].Name
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name}}
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name}}
-	suffixes := []string{desired.ServingSecret, desired.ClientDomain, desired.PeerDomain, desired.EtcdClientDomain, desired.EtcdServerSecret, "etcd-peer"}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: longestName + "-" + suffixes[random.Intn(len(suffixes))]}}
+	suffixes := []string{
+		desired.ServingSecret, desired.ClientDomain, desired.PeerDomain, desired.EtcdClientDomain,
+		desired.EtcdServerSecret, "etcd-peer",
+	}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: longestName + "-" + suffixes[random.Intn(len(suffixes))]},
+	}
 	orders := [][]client.Object{{claim, pod}, {pod}, {pod, claim}, {claim}, {secret}, {secret, pod}}
 	var names []string
 	for _, object := range orders[random.Intn(len(orders))] {
@@ -170,16 +182,13 @@ func (e *environment) observe(acknowledged int64) invariants.State {
 func (e *environment) deleteNamespace() {
 	e.t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: e.namespace}}
-	if err := e.client.Delete(e.t.Context(), namespace, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+	if err := e.client.Delete(
+		e.t.Context(), namespace, client.PropagationPolicy(metav1.DeletePropagationBackground),
+	); err != nil {
 		e.t.Fatal(err)
 	}
-	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+	e.until("the end of the namespace", func() bool {
 		err := e.client.Get(e.t.Context(), client.ObjectKeyFromObject(namespace), namespace)
-		if apierrors.IsNotFound(err) {
-			return
-		}
-		if time.Since(begin) > time.Minute {
-			e.t.Fatalf("the namespace remains: %+v", namespace.Status)
-		}
-	}
+		return apierrors.IsNotFound(err)
+	})
 }

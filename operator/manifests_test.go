@@ -43,7 +43,9 @@ func documents(t *testing.T, file string) []*unstructured.Unstructured {
 // kustomize adds.
 func TestManifestsAreRenderedFromConfig(t *testing.T) {
 	rendered := map[string]*unstructured.Unstructured{}
-	for _, file := range []string{"../manifests/install.yaml", "../manifests/extension.yaml", "../manifests/monitoring.yaml"} {
+	for _, file := range []string{
+		"../manifests/install.yaml", "../manifests/extension.yaml", "../manifests/monitoring.yaml",
+	} {
 		for _, object := range documents(t, file) {
 			object.SetNamespace("")
 			rendered[object.GetKind()+" "+object.GetName()] = object
@@ -197,7 +199,9 @@ func TestSamplesAreValid(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, typed, true); err != nil {
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(
+				object.Object, typed, true,
+			); err != nil {
 				t.Errorf("%s: %v", file, err)
 			}
 			if cluster, ok := typed.(*v1alpha1.ApiServerCluster); ok {

@@ -111,7 +111,9 @@ func (e *environment) scrape(address, token string) (*http.Response, []byte) {
 func (e *environment) metricsSecret() *corev1.Secret {
 	e.t.Helper()
 	secret := &corev1.Secret{}
-	if err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: "quorate-system", Name: metricsName}, secret); err != nil {
+	if err := e.client.Get(
+		e.t.Context(), client.ObjectKey{Namespace: "quorate-system", Name: metricsName}, secret,
+	); err != nil {
 		e.t.Fatal(err)
 	}
 	return secret
@@ -139,23 +141,23 @@ func (e *environment) checkCertificate() {
 	// served waits until both replicas serve the certificate in the Secret, and it differs from the previous one.
 	served := func(what string, before []byte) []byte {
 		e.t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		var certificate []byte
+		e.until(what+": both replicas serve the same new certificate", func() bool {
 			now.Step(time.Minute)
 			first, err := keepers[0].GetCertificate(nil)
 			second, other := keepers[1].GetCertificate(nil)
-			if err != nil || other != nil || !bytes.Equal(first.Certificate[0], second.Certificate[0]) || bytes.Equal(first.Certificate[0], before) {
-				continue
+			if err != nil || other != nil || !bytes.Equal(first.Certificate[0], second.Certificate[0]) ||
+				bytes.Equal(first.Certificate[0], before) {
+				return false
 			}
 			if err := e.client.Get(e.t.Context(), client.ObjectKeyFromObject(secret), stored); err != nil {
 				e.t.Fatal(err)
 			}
-			if pair, err := tls.X509KeyPair(stored.Data[corev1.TLSCertKey], stored.Data[corev1.TLSPrivateKeyKey]); err == nil &&
-				bytes.Equal(pair.Certificate[0], first.Certificate[0]) {
-				return first.Certificate[0]
-			}
-		}
-		e.t.Fatalf("%s: the replicas do not serve the same new certificate", what)
-		return nil
+			certificate = first.Certificate[0]
+			pair, err := tls.X509KeyPair(stored.Data[corev1.TLSCertKey], stored.Data[corev1.TLSPrivateKeyKey])
+			return err == nil && bytes.Equal(pair.Certificate[0], certificate)
+		})
+		return certificate
 	}
 	first := served("made", nil)
 	authority := stored.Data[servingcert.AuthorityKey]
@@ -169,7 +171,9 @@ func (e *environment) checkCertificate() {
 		e.t.Fatal(err)
 	}
 	replaced := stored.DeepCopy()
-	replaced.Labels, replaced.Data = nil, map[string][]byte{corev1.TLSCertKey: given.Certificate, corev1.TLSPrivateKeyKey: given.Key}
+	replaced.Labels, replaced.Data = nil, map[string][]byte{
+		corev1.TLSCertKey: given.Certificate, corev1.TLSPrivateKeyKey: given.Key,
+	}
 	if err := e.client.Update(e.t.Context(), replaced); err != nil {
 		e.t.Fatal(err)
 	}

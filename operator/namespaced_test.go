@@ -34,7 +34,9 @@ func TestNamespacedInstall(t *testing.T) {
 	file, flags := audit(t)
 	e := startServer(t, "../config/crd", "quorate-clusters", flags...)
 	e.install("../manifests/install-namespaced.yaml")
-	e.operate([]string{"--namespaces=quorate-clusters", "--pod-namespace=quorate-system", "--metrics-bind-address=" + address})
+	e.operate([]string{
+		"--namespaces=quorate-clusters", "--pod-namespace=quorate-system", "--metrics-bind-address=" + address,
+	})
 	elsewhere := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo"}}
 	if err := e.client.Create(t.Context(), elsewhere); err != nil {
 		t.Fatal(err)
@@ -73,7 +75,9 @@ func (e *environment) checkPermissions() {
 		}
 	}
 	for name, want := range map[string]bool{metricsName: true, "": false, "other": false} {
-		if e.allowed(authorizationv1.ResourceAttributes{Verb: "get", Resource: "secrets", Namespace: "quorate-system", Name: name}) != want {
+		if e.allowed(
+			authorizationv1.ResourceAttributes{Verb: "get", Resource: "secrets", Namespace: "quorate-system", Name: name},
+		) != want {
 			e.t.Errorf("the operator can get Secret %q in its namespace: %v", name, !want)
 		}
 	}
@@ -82,7 +86,9 @@ func (e *environment) checkPermissions() {
 func (e *environment) allowed(attributes authorizationv1.ResourceAttributes) bool {
 	e.t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: operatorUser, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:quorate-system", "system:authenticated"},
+		User: operatorUser, Groups: []string{
+			"system:serviceaccounts", "system:serviceaccounts:quorate-system", "system:authenticated",
+		},
 		ResourceAttributes: &attributes,
 	}}
 	if err := e.client.Create(e.t.Context(), review); err != nil {
@@ -100,13 +106,16 @@ func (e *environment) checkNetworkPolicies() {
 		e.t.Fatal(err)
 	}
 	known := slices.ContainsFunc(policy.Spec.Ingress[1].From, func(p networkingv1.NetworkPolicyPeer) bool {
-		return p.NamespaceSelector != nil && p.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] == "quorate-system"
+		return p.NamespaceSelector != nil &&
+			p.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] == "quorate-system"
 	})
 	if !known {
 		e.t.Errorf("no rule allows connections from the operator: %+v", policy.Spec)
 	}
 	before := e.pods()
-	for _, mode := range []v1alpha1.NetworkPoliciesMode{v1alpha1.NetworkPoliciesDisabled, v1alpha1.NetworkPoliciesEnabled} {
+	for _, mode := range []v1alpha1.NetworkPoliciesMode{
+		v1alpha1.NetworkPoliciesDisabled, v1alpha1.NetworkPoliciesEnabled,
+	} {
 		e.change("demo", func(spec *v1alpha1.ApiServerClusterSpec) { spec.NetworkPolicies = mode })
 		e.await("demo", "network policies "+string(mode), func(cluster *v1alpha1.ApiServerCluster) bool {
 			err := e.client.Get(e.t.Context(), members, &policy)

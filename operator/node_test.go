@@ -81,6 +81,7 @@ func (p *runningPod) stop() {
 		}
 	}
 	if p.member != nil {
+		p.member.Server.Stop() // before Close, which otherwise waits for ever for a member that has never been ready
 		p.member.Close()
 	}
 }
@@ -122,7 +123,9 @@ func (n *node) keep(ctx context.Context, pod *corev1.Pod) error {
 	running := n.pods[pod.Name]
 	if running == nil {
 		n.next++
-		running = &runningPod{uid: string(pod.UID), address: fmt.Sprintf("%s%d", n.network, n.next), stopped: make(chan struct{})}
+		running = &runningPod{
+			uid: string(pod.UID), address: fmt.Sprintf("%s%d", n.network, n.next), stopped: make(chan struct{}),
+		}
 		n.pods[pod.Name] = running
 	}
 	member := pod.Labels[desired.RoleLabel] == desired.RoleMember
@@ -156,7 +159,9 @@ func (n *node) report(ctx context.Context, pod *corev1.Pod, address string, read
 	}
 	after := pod.DeepCopy()
 	after.Status.Phase, after.Status.PodIP, after.Status.PodIPs = corev1.PodRunning, address, []corev1.PodIP{{IP: address}}
-	after.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.Now()}}
+	after.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.Now(),
+	}}
 	return n.client.Status().Patch(ctx, after, client.MergeFrom(pod))
 }
 
@@ -181,7 +186,8 @@ func (n *node) launch(ctx context.Context, pod *corev1.Pod, address string) (*em
 	if err := n.mount(ctx, pod, certificates); err != nil {
 		return nil, err
 	}
-	replace := strings.NewReplacer("$(POD_IP)", address, "/etc/quorate/certificates", certificates, "/var/lib/quorate", n.volume(pod.Name))
+	replace := strings.NewReplacer("$(POD_IP)", address, "/etc/quorate/certificates", certificates,
+		"/var/lib/quorate", n.volume(pod.Name))
 	args := make([]string, 0, len(pod.Spec.Containers[0].Args))
 	for _, arg := range pod.Spec.Containers[0].Args[1:] {
 		args = append(args, replace.Replace(arg))
@@ -198,11 +204,17 @@ func (n *node) launch(ctx context.Context, pod *corev1.Pod, address string) (*em
 
 func startMember(m config.Member) (*embed.Etcd, error) {
 	c := embed.NewConfig()
-	c.Name, c.Dir, c.ClusterState, c.InitialClusterToken, c.InitialCluster = m.Name, m.DataDirectory, m.InitialClusterState, m.InitialClusterToken, m.InitialCluster
+	c.Name, c.Dir, c.ClusterState, c.InitialClusterToken, c.InitialCluster =
+		m.Name, m.DataDirectory, m.InitialClusterState, m.InitialClusterToken, m.InitialCluster
 	c.ListenPeerUrls, c.AdvertisePeerUrls = urls(m.ListenPeerURLs), urls(m.AdvertisePeerURLs)
 	c.ListenClientUrls, c.AdvertiseClientUrls = urls(m.ListenClientURLs), urls(m.AdvertiseClientURLs)
-	c.PeerTLSInfo = transport.TLSInfo{CertFile: m.PeerCertFile, KeyFile: m.PeerKeyFile, TrustedCAFile: m.PeerTrustedCAFile, ClientCertAuth: true, SkipClientSANVerify: true}
-	c.ClientTLSInfo = transport.TLSInfo{CertFile: m.ServerCertFile, KeyFile: m.ServerKeyFile, TrustedCAFile: m.ServerTrustedCAFile, ClientCertAuth: true}
+	c.PeerTLSInfo = transport.TLSInfo{
+		CertFile: m.PeerCertFile, KeyFile: m.PeerKeyFile, TrustedCAFile: m.PeerTrustedCAFile,
+		ClientCertAuth: true, SkipClientSANVerify: true,
+	}
+	c.ClientTLSInfo = transport.TLSInfo{
+		CertFile: m.ServerCertFile, KeyFile: m.ServerKeyFile, TrustedCAFile: m.ServerTrustedCAFile, ClientCertAuth: true,
+	}
 	c.EnableGRPCGateway, c.UnsafeNoFsync = false, true
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	return embed.StartEtcd(c)
@@ -225,7 +237,9 @@ func (n *node) mount(ctx context.Context, pod *corev1.Pod, folder string) error 
 	}
 	for _, source := range pod.Spec.Volumes[0].Projected.Sources {
 		var secret corev1.Secret
-		if err := n.client.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: source.Secret.Name}, &secret); err != nil {
+		if err := n.client.Get(
+			ctx, client.ObjectKey{Namespace: pod.Namespace, Name: source.Secret.Name}, &secret,
+		); err != nil {
 			return err
 		}
 		for _, item := range source.Secret.Items {
@@ -275,7 +289,8 @@ func (n *node) answer(w dns.ResponseWriter, question *dns.Msg) {
 		reply.Rcode = dns.RcodeNameError
 	case question.Question[0].Qtype == dns.TypeA:
 		reply.Answer = []dns.RR{&dns.A{
-			Hdr: dns.RR_Header{Name: question.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.ParseIP(pod.address),
+			Hdr: dns.RR_Header{Name: question.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET},
+			A:   net.ParseIP(pod.address),
 		}}
 	}
 	_ = w.WriteMsg(reply)

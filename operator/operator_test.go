@@ -67,7 +67,9 @@ func startAPI(t *testing.T, definitions, namespace string, flags ...string) *env
 			t.Fatal(err)
 		}
 	}
-	server := &envtest.Environment{BinaryAssetsDirectory: assets, CRDDirectoryPaths: []string{definitions}, ErrorIfCRDPathMissing: true}
+	server := &envtest.Environment{
+		BinaryAssetsDirectory: assets, CRDDirectoryPaths: []string{definitions}, ErrorIfCRDPathMissing: true,
+	}
 	server.ControlPlane.GetAPIServer().Configure().Append("disable-admission-plugins", "StorageObjectInUseProtection")
 	for _, text := range flags {
 		name, value, _ := strings.Cut(strings.TrimPrefix(text, "--"), "=")
@@ -129,10 +131,12 @@ func (e *environment) operate(args []string) {
 func (e *environment) operatorArguments() []string {
 	kubeconfig, admin := filepath.Join(e.t.TempDir(), "kubeconfig"), e.admin
 	text := clientcmdapi.NewConfig()
-	text.Clusters["c"] = &clientcmdapi.Cluster{Server: admin.Host, CertificateAuthorityData: admin.CAData, CertificateAuthority: admin.CAFile}
+	text.Clusters["c"] = &clientcmdapi.Cluster{
+		Server: admin.Host, CertificateAuthorityData: admin.CAData, CertificateAuthority: admin.CAFile,
+	}
 	text.AuthInfos["u"] = &clientcmdapi.AuthInfo{
-		ClientCertificateData: admin.CertData, ClientKeyData: admin.KeyData, ClientCertificate: admin.CertFile, ClientKey: admin.KeyFile,
-		Token: admin.BearerToken, Impersonate: operatorUser,
+		ClientCertificateData: admin.CertData, ClientKeyData: admin.KeyData,
+		ClientCertificate: admin.CertFile, ClientKey: admin.KeyFile, Token: admin.BearerToken, Impersonate: operatorUser,
 	}
 	text.Contexts["x"], text.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
 	if err := clientcmd.WriteToFile(*text, kubeconfig); err != nil {
@@ -172,15 +176,14 @@ func (e *environment) await(name, what string, holds func(*v1alpha1.ApiServerClu
 	e.t.Helper()
 	begin := time.Now()
 	var cluster *v1alpha1.ApiServerCluster
-	for time.Since(begin) < 40*time.Second {
-		if cluster = e.get(name); cluster.Status.ObservedGeneration == cluster.Generation && holds(cluster) {
-			e.t.Logf("%s: %s", what, time.Since(begin).Round(10*time.Millisecond))
-			return cluster
-		}
-		time.Sleep(20 * time.Millisecond) // polling interval
+	if !e.holdsWithin(40*time.Second, func() bool {
+		cluster = e.get(name)
+		return cluster.Status.ObservedGeneration == cluster.Generation && holds(cluster)
+	}) {
+		e.t.Fatalf("%s: timed out after %s: %s", what, time.Since(begin).Round(time.Second), describe(cluster))
 	}
-	e.t.Fatalf("%s: timed out after %s: %s", what, time.Since(begin).Round(time.Second), describe(cluster))
-	return nil
+	e.t.Logf("%s: %s", what, time.Since(begin).Round(10*time.Millisecond))
+	return cluster
 }
 
 func describe(cluster *v1alpha1.ApiServerCluster) string {
@@ -206,13 +209,17 @@ func settled(voters, replicas int) func(*v1alpha1.ApiServerCluster) bool {
 			}
 		}
 		return int(s.Voters) == voters && ready == voters && s.Ready == fmt.Sprintf("%d/%d", replicas, replicas) &&
-			meta.IsStatusConditionTrue(s.Conditions, v1alpha1.Available) && meta.IsStatusConditionFalse(s.Conditions, v1alpha1.Progressing) &&
-			meta.IsStatusConditionFalse(s.Conditions, v1alpha1.Degraded) && meta.IsStatusConditionTrue(s.Conditions, v1alpha1.CertificatesValid)
+			meta.IsStatusConditionTrue(s.Conditions, v1alpha1.Available) &&
+			meta.IsStatusConditionFalse(s.Conditions, v1alpha1.Progressing) &&
+			meta.IsStatusConditionFalse(s.Conditions, v1alpha1.Degraded) &&
+			meta.IsStatusConditionTrue(s.Conditions, v1alpha1.CertificatesValid)
 	}
 }
 
 func (e *environment) create(name string, spec v1alpha1.ApiServerClusterSpec) error {
-	return e.client.Create(e.t.Context(), &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name}, Spec: spec})
+	return e.client.Create(e.t.Context(), &v1alpha1.ApiServerCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name}, Spec: spec,
+	})
 }
 
 func scale(replicas int32) func(*v1alpha1.ApiServerClusterSpec) {
@@ -248,7 +255,9 @@ func TestClusterLifecycle(t *testing.T) {
 // createWithExistingClaim creates a cluster whose first claim exists: a claim of another owner is an error, and the
 // operator waits for a terminating one.
 func (e *environment) createWithExistingClaim() {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "again-0", Finalizers: []string{"example.org/keep"}}}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "again-0", Finalizers: []string{"example.org/keep"}},
+	}
 	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	if err := e.client.Create(e.t.Context(), claim); err != nil {
@@ -335,10 +344,18 @@ func (e *environment) pods() []corev1.Pod {
 // refuse updates the spec with values that the CRD rejects, and with one that only the operator rejects.
 func (e *environment) refuse() {
 	for want, edit := range map[string]func(*v1alpha1.ApiServerClusterSpec){
-		"storage.size can only grow":               func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") },
-		"storage.class is immutable":               func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") },
-		"this flag is set by the operator: etcd-*": func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["etcd-servers"] = "http://127.0.0.1:1" },
-		"or the API server does not implement it":  func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["token-auth-file"] = "/x" },
+		"storage.size can only grow": func(s *v1alpha1.ApiServerClusterSpec) {
+			s.Storage.Size = resource.MustParse("1Gi")
+		},
+		"storage.class is immutable": func(s *v1alpha1.ApiServerClusterSpec) {
+			s.Storage.Class = ptr.To("fast")
+		},
+		"this flag is set by the operator: etcd-*": func(s *v1alpha1.ApiServerClusterSpec) {
+			s.ExtraArgs["etcd-servers"] = "http://127.0.0.1:1"
+		},
+		"or the API server does not implement it": func(s *v1alpha1.ApiServerClusterSpec) {
+			s.ExtraArgs["token-auth-file"] = "/x"
+		},
 		"not a DNS name or IP address: 10.0.0.300": func(s *v1alpha1.ApiServerClusterSpec) {
 			s.ExtraSANs = []string{"api.example.org", "not a name", "10.0.0.300"}
 		},
@@ -383,7 +400,7 @@ func (e *environment) removeAll() {
 	}
 	lists := []client.ObjectList{&v1alpha1.ApiServerClusterList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
 		&corev1.SecretList{}, &policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{}}
-	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+	e.until("the end of all objects of the cluster", func() bool {
 		remaining := 0
 		for _, list := range lists {
 			if err := e.client.List(e.t.Context(), list, client.InNamespace(e.namespace)); err != nil {
@@ -391,13 +408,8 @@ func (e *environment) removeAll() {
 			}
 			remaining += meta.LenList(list)
 		}
-		if remaining == 0 {
-			return
-		}
-		if time.Since(begin) > 30*time.Second {
-			e.t.Fatalf("%d objects remain", remaining)
-		}
-	}
+		return remaining == 0
+	})
 }
 
 func (e *environment) checkBudget(want int) {
@@ -413,7 +425,8 @@ func (e *environment) checkBudget(want int) {
 
 func (e *environment) checkNoBudget() {
 	e.t.Helper()
-	err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: e.namespace, Name: "demo"}, &policyv1.PodDisruptionBudget{})
+	err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: e.namespace, Name: "demo"},
+		&policyv1.PodDisruptionBudget{})
 	if !apierrors.IsNotFound(err) {
 		e.t.Errorf("disruption budget of a single member: error %v, want NotFound", err)
 	}

@@ -86,7 +86,9 @@ func checkExternal(t *testing.T, objects map[string]*unstructured.Unstructured) 
 			t.Errorf("the Secret has no %s", key)
 		}
 	}
-	for _, name := range []string{"ApiServerCluster " + namespace + "/external", "Secret " + namespace + "/etcd-client", "Namespace /" + namespace} {
+	for _, name := range []string{
+		"ApiServerCluster " + namespace + "/external", "Secret " + namespace + "/etcd-client", "Namespace /" + namespace,
+	} {
 		delete(objects, name)
 	}
 }

@@ -11,13 +11,19 @@ import (
 )
 
 func TestServiceAccount(t *testing.T) {
-	payload := base64.RawURLEncoding.EncodeToString([]byte(`{"kubernetes.io":{"serviceaccount":{"name":"quorate-operator","uid":"u-1"}}}`))
+	payload := base64.RawURLEncoding.EncodeToString(
+		[]byte(`{"kubernetes.io":{"serviceaccount":{"name":"quorate-operator","uid":"u-1"}}}`),
+	)
 	for name, c := range map[string]struct {
 		token string
 		owner []metav1.OwnerReference
 		fails bool
 	}{
-		"bound token":   {token: "e30." + payload + ".c2ln", owner: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ServiceAccount", Name: "quorate-operator", UID: "u-1"}}},
+		"bound token": {
+			token: "e30." + payload + ".c2ln", owner: []metav1.OwnerReference{{
+				APIVersion: "v1", Kind: "ServiceAccount", Name: "quorate-operator", UID: "u-1",
+			}},
+		},
 		"other claims":  {token: "e30.e30.c2ln"},
 		"opaque token":  {token: "opaque"},
 		"not encoded":   {token: "e30.%.c2ln", fails: true},

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -87,11 +89,18 @@ func (e *environment) apply(object client.Object) {
 // until waits for a condition.
 func (e *environment) until(what string, holds func() bool) {
 	e.t.Helper()
-	for begin := time.Now(); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Since(begin) > time.Minute {
-			e.t.Fatalf("timed out waiting for %s", what)
-		}
+	if !e.holdsWithin(time.Minute, holds) {
+		e.t.Fatalf("timed out waiting for %s", what)
 	}
+}
+
+// holdsWithin reports whether a condition holds before a time has passed.
+func (e *environment) holdsWithin(timeout time.Duration, holds func() bool) bool {
+	const interval = 20 * time.Millisecond
+	err := wait.PollUntilContextTimeout(e.t.Context(), interval, timeout, true, func(context.Context) (bool, error) {
+		return holds(), nil
+	})
+	return err == nil
 }
 
 // read reads an object of the clusters' namespace and reports whether it exists.
@@ -142,7 +151,9 @@ func (e *environment) removeLabelsOf(name string, object client.Object) {
 		e.t.Fatalf("there is no %T %s", object, name)
 	}
 	labels := object.GetLabels()
-	if err := e.client.Patch(e.t.Context(), object, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":null}}`))); err != nil {
+	if err := e.client.Patch(
+		e.t.Context(), object, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":null}}`)),
+	); err != nil {
 		e.t.Fatal(err)
 	}
 	e.until("labels of "+name, func() bool {
@@ -159,10 +170,13 @@ func (e *environment) changeService() {
 	e.until("the annotation of the Service", func() bool {
 		return e.read("demo", service) && service.Annotations["example.com/name"] == "demo"
 	})
-	e.editService("demo", `{"spec": {"type": "NodePort", "selector": {"app": "other"}, "ports": [{"name": "https", "port": 443}]}}`)
+	e.editService("demo",
+		`{"spec": {"type": "NodePort", "selector": {"app": "other"}, "ports": [{"name": "https", "port": 443}]}}`)
 	e.editService("demo", `{"spec": {"type": "LoadBalancer", "loadBalancerSourceRanges": ["192.0.2.0/24"]}}`)
-	e.editService("demo-members", `{"spec": {"publishNotReadyAddresses": false, "ports": [{"name": "other", "port": 2380}]}}`)
-	e.editService("demo-members", `{"spec": {"type": "ExternalName", "externalName": "example.org", "clusterIP": null, "clusterIPs": null}}`)
+	e.editService("demo-members",
+		`{"spec": {"publishNotReadyAddresses": false, "ports": [{"name": "other", "port": 2380}]}}`)
+	e.editService("demo-members",
+		`{"spec": {"type": "ExternalName", "externalName": "example.org", "clusterIP": null, "clusterIPs": null}}`)
 }
 
 // editService edits a Service as a user could, and waits until the operator has restored it and makes no further
@@ -189,7 +203,8 @@ func (e *environment) editService(name, patch string) {
 	e.until("the annotation of the Service", func() bool {
 		return e.read("demo", service) && service.Annotations["example.com/edit"] == edited.ResourceVersion
 	})
-	if version := restored.ResourceVersion; name != "demo" && (!e.read(name, restored) || restored.ResourceVersion != version) {
+	if version := restored.ResourceVersion; name != "demo" &&
+		(!e.read(name, restored) || restored.ResourceVersion != version) {
 		e.t.Errorf("the operator still changes Service %s", name)
 	}
 }
@@ -267,7 +282,9 @@ func (e *environment) checkAdmission() {
 		},
 		"bind roles": &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "attempt"},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "extension-apiserver-authentication-reader"},
+			RoleRef: rbacv1.RoleRef{
+				APIGroup: rbacv1.GroupName, Kind: "Role", Name: "extension-apiserver-authentication-reader",
+			},
 		},
 	}
 	for _, kind := range []string{"ApiServerCluster", "ApiServerKubeconfig", "ApiServerBackup"} {
@@ -317,7 +334,9 @@ func (e *environment) removeRules() {
 		}
 	}
 	role := &rbacv1.Role{}
-	if err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "quorate-operator-extension"}, role); err != nil {
+	if err := e.client.Get(
+		e.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "quorate-operator-extension"}, role,
+	); err != nil {
 		e.t.Fatal(err)
 	}
 	role.Rules = slices.DeleteFunc(role.Rules, unseen)

@@ -9,7 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// TestRequestMetric checks that requests to pods have no series for each pod, and that controller-runtime's metric can be replaced.
+// TestRequestMetric checks that requests to pods have no series for each pod, and that controller-runtime's metric can
+// be replaced.
 func TestRequestMetric(t *testing.T) {
 	registry, ok := metrics.Registry.(prometheus.Gatherer)
 	if !ok {

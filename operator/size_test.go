@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"quorate.dev/operator/api/v1alpha1"
@@ -34,9 +35,9 @@ const clustersPerNamespace = 50
 // quietPeriod is the time over which CPU time is measured.
 const quietPeriod = 5 * time.Minute
 
-// TestOperatorSize measures the memory and the CPU time of an operator process with many clusters of three replicas, and
-// compares them with sizeLimit, over five minutes, the resync interval, in which nothing changes. Pods are stubs: they respond to the operator's
-// requests to members and API servers.
+// TestOperatorSize measures the memory and the CPU time of an operator process with many clusters of three replicas,
+// and compares them with sizeLimit, over five minutes, the resync interval, in which nothing changes. Pods are stubs:
+// they respond to the operator's requests to members and API servers.
 func TestOperatorSize(t *testing.T) {
 	count, err := strconv.Atoi(os.Getenv("QUORATE_OPERATOR_SIZE"))
 	if err != nil {
@@ -63,26 +64,34 @@ func TestOperatorSize(t *testing.T) {
 	for i := range count {
 		namespace := fmt.Sprintf("clusters-%d", i/clustersPerNamespace)
 		if i%clustersPerNamespace == 0 {
-			if err := e.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+			if err := e.client.Create(
+				t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+			); err != nil {
 				t.Fatal(err)
 			}
 		}
-		cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("cluster-%d", i)}}
+		cluster := &v1alpha1.ApiServerCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("cluster-%d", i)},
+		}
 		if err := e.client.Create(t.Context(), cluster); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for ready := 0; ready < count; ready = e.readyClusters() {
-		if time.Since(begin) > 15*time.Minute {
-			t.Fatalf("%d of %d clusters are ready", ready, count)
-		}
+	ready := 0
+	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 15*time.Minute, true, func(
+		context.Context,
+	) (bool, error) {
 		stubs.round()
-		time.Sleep(100 * time.Millisecond) // polling interval
+		ready = e.readyClusters()
+		return ready >= count, nil
+	})
+	if err != nil {
+		t.Fatalf("%d of %d clusters are ready", ready, count)
 	}
 	t.Logf("%d clusters are ready after %s", count, time.Since(begin).Round(time.Second))
-	time.Sleep(time.Minute)
+	<-time.After(time.Minute)
 	processor := processorTime(t, command.Process.Pid)
-	time.Sleep(quietPeriod)
+	<-time.After(quietPeriod)
 	processor = processorTime(t, command.Process.Pid) - processor
 	got := operatorSize{
 		resident: residentMemory(t, command.Process.Pid, "VmRSS"), peak: residentMemory(t, command.Process.Pid, "VmHWM"),
@@ -115,13 +124,16 @@ func (s operatorSize) exceeded(count int) (problems []string) {
 		return nil
 	}
 	if s.resident > sizeLimit.resident {
-		problems = append(problems, fmt.Sprintf("%d MiB are resident, promised are %d MiB", s.resident>>20, sizeLimit.resident>>20))
+		problems = append(problems,
+			fmt.Sprintf("%d MiB are resident, promised are %d MiB", s.resident>>20, sizeLimit.resident>>20))
 	}
 	if s.peak > sizeLimit.peak {
-		problems = append(problems, fmt.Sprintf("at most %d MiB were resident, promised are %d MiB", s.peak>>20, sizeLimit.peak>>20))
+		problems = append(problems,
+			fmt.Sprintf("at most %d MiB were resident, promised are %d MiB", s.peak>>20, sizeLimit.peak>>20))
 	}
 	if s.processor > sizeLimit.processor {
-		problems = append(problems, fmt.Sprintf("%.1f %% of a core, promised are %.0f %%", 100*s.processor, 100*sizeLimit.processor))
+		problems = append(problems,
+			fmt.Sprintf("%.1f %% of a core, promised are %.0f %%", 100*s.processor, 100*sizeLimit.processor))
 	}
 	return problems
 }
@@ -144,8 +156,9 @@ func TestOperatorSizeLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sentence := fmt.Sprintf("With %d clusters of three replicas, an idle operator uses at most %d MiB of resident memory and %.0f %% of a core,\n"+
-		"and at most %d MiB while it creates them.", sizeLimitClusters, sizeLimit.resident>>20, 100*sizeLimit.processor, sizeLimit.peak>>20)
+	sentence := fmt.Sprintf("With %d clusters of three replicas, an idle operator uses at most %d MiB of resident "+
+		"memory and %.0f %% of a core,\nand at most %d MiB while it creates them.", sizeLimitClusters, sizeLimit.resident>>20,
+		100*sizeLimit.processor, sizeLimit.peak>>20)
 	if !strings.Contains(string(text), sentence) {
 		t.Errorf("docs/install.md does not say: %s", sentence)
 	}
@@ -228,8 +241,11 @@ func (s *stubs) round() {
 		address := fmt.Sprintf("127.125.%d.%d", n/250, 1+n%250)
 		s.serve(pod, address)
 		after := pod.DeepCopy()
-		after.Status.Phase, after.Status.PodIP, after.Status.PodIPs = corev1.PodRunning, address, []corev1.PodIP{{IP: address}}
-		after.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+		after.Status.Phase, after.Status.PodIP, after.Status.PodIPs =
+			corev1.PodRunning, address, []corev1.PodIP{{IP: address}}
+		after.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
+		}}
 		if err := s.client.Status().Patch(s.t.Context(), after, client.MergeFrom(pod)); err != nil {
 			s.t.Fatal(err)
 		}
@@ -260,7 +276,8 @@ func (s *stubs) serve(pod *corev1.Pod, address string) {
 	version := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"major":"1","minor":"36","gitVersion":"v1.36.3"}`))
 	})}
-	listener, err := tls.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(desired.SecurePort)), s.certificate(pod, desired.ServingSecret))
+	listener, err := tls.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(desired.SecurePort)),
+		s.certificate(pod, desired.ServingSecret))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -281,7 +298,9 @@ func (s *stubs) certificate(pod *corev1.Pod, suffix string) *tls.Config {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert}
+	return &tls.Config{
+		Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert,
+	}
 }
 
 // stubMember is a member of an etcd whose first member is the leader.
@@ -294,7 +313,9 @@ type stubMember struct {
 }
 
 // MemberList implements etcdserverpb.ClusterServer.
-func (m *stubMember) MemberList(context.Context, *etcdserverpb.MemberListRequest) (*etcdserverpb.MemberListResponse, error) {
+func (m *stubMember) MemberList(
+	context.Context, *etcdserverpb.MemberListRequest,
+) (*etcdserverpb.MemberListResponse, error) {
 	response := &etcdserverpb.MemberListResponse{Header: &etcdserverpb.ResponseHeader{}}
 	for i, name := range m.names {
 		response.Members = append(response.Members, &etcdserverpb.Member{

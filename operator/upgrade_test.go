@@ -28,7 +28,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-var record = flag.Bool("record", false, "rewrite the objects of the previous release, which desired.TestPreviousRelease reads")
+var record = flag.Bool("record", false,
+	"rewrite the objects of the previous release, which desired.TestPreviousRelease reads")
 
 // previousClusters are specs from which the previous release creates pods.
 func previousClusters() map[string]v1alpha1.ApiServerClusterSpec {
@@ -37,7 +38,9 @@ func previousClusters() map[string]v1alpha1.ApiServerClusterSpec {
 		"servers": {
 			Replicas: ptr.To[int32](2), Etcd: v1alpha1.Etcd{Embedded: &v1alpha1.EmbeddedEtcd{Members: ptr.To[int32](1)}},
 			ExtraArgs: map[string]string{"max-requests-inflight": "321", "etcd-snapshot-count": "5000"},
-			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}},
+			Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")},
+			},
 		},
 		"external": {
 			Replicas: ptr.To[int32](1),
@@ -50,7 +53,8 @@ func previousClusters() map[string]v1alpha1.ApiServerClusterSpec {
 // no pod is replaced or restarted, and the clusters still follow their spec.
 func TestUpgradeRestartsNothing(t *testing.T) {
 	if os.Getenv("QUORATE_UPGRADE") == "" {
-		t.Skip("builds the previous release; set QUORATE_UPGRADE=full (make upgrade). desired.TestPreviousRelease is the short form")
+		t.Skip("builds the previous release; set QUORATE_UPGRADE=full (make upgrade). desired.TestPreviousRelease is the " +
+			"short form")
 	}
 	previous, err := upstream.Previous(t.Context())
 	if err != nil {
@@ -69,7 +73,9 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	}
 	e.await("plain", "bootstrap by the previous release", settled(3, 3))
 	e.await("servers", "bootstrap by the previous release", settled(1, 2))
-	e.await("external", "start by the previous release", func(c *v1alpha1.ApiServerCluster) bool { return c.Status.Ready == "1/1" })
+	e.await("external", "start by the previous release", func(c *v1alpha1.ApiServerCluster) bool {
+		return c.Status.Ready == "1/1"
+	})
 	stop()
 	before := e.instances()
 	if *record {
@@ -100,7 +106,8 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 // operatePrevious runs the operator of the previous release with its manifests, and with the present permissions of an
 // administrator. The returned function stops it.
 func (e *environment) operatePrevious(previous *upstream.Release) (stop func()) {
-	command := exec.CommandContext(e.t.Context(), previous.Binary, append([]string{"operator"}, e.operatorArguments()...)...)
+	command := exec.CommandContext(e.t.Context(), previous.Binary,
+		append([]string{"operator"}, e.operatorArguments()...)...)
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
 	var output strings.Builder
 	command.Stdout, command.Stderr = &output, &output
@@ -122,7 +129,9 @@ func (e *environment) operatePrevious(previous *upstream.Release) (stop func()) 
 // upgrade applies the present CRDs and manifests over those of the previous release.
 func (e *environment) upgrade() {
 	e.t.Helper()
-	if _, err := envtest.InstallCRDs(e.admin, envtest.CRDInstallOptions{Paths: []string{"../config/crd"}, ErrorIfPathMissing: true}); err != nil {
+	if _, err := envtest.InstallCRDs(
+		e.admin, envtest.CRDInstallOptions{Paths: []string{"../config/crd"}, ErrorIfPathMissing: true},
+	); err != nil {
 		e.t.Fatal(err)
 	}
 	for _, object := range documents(e.t, "../manifests/install.yaml") {
@@ -152,7 +161,9 @@ func (e *environment) adopt(name string) {
 			value = "null"
 		}
 		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, v1alpha1.PausedUntilAnnotation, value)
-		if err := e.client.Patch(e.t.Context(), e.get(name), client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		if err := e.client.Patch(
+			e.t.Context(), e.get(name), client.RawPatch(types.MergePatchType, []byte(patch)),
+		); err != nil {
 			e.t.Fatal(err)
 		}
 		e.await(name, "observe the pause", func(c *v1alpha1.ApiServerCluster) bool {

@@ -23,10 +23,12 @@ import (
 	"quorate.dev/terminal"
 )
 
-// hostileText sets the title of a terminal, erases its screen, writes a line of its own, and reverses the order of text.
+// hostileText sets the title of a terminal, erases the screen, writes an additional line, and reverses the order of
+// text.
 const hostileText = "x\x1b]0;owned\x07\u009b2J\r\u202eevil\n\nNext: run this"
 
-// hostileTool returns a tool whose hosting cluster has hostile text in every field that other users can write, and its output.
+// hostileTool returns a tool whose hosting cluster has hostile text in every field that other users can write, and its
+// output.
 func hostileTool(t *testing.T) (*tool, *bytes.Buffer) {
 	t.Helper()
 	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo"}}
@@ -37,13 +39,15 @@ func hostileTool(t *testing.T) (*tool, *bytes.Buffer) {
 		})
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default", Name: "demo-0", Labels: map[string]string{desired.ClusterLabel: "demo", desired.RoleLabel: hostileText},
+		Namespace: "default", Name: "demo-0", Labels: map[string]string{
+			desired.ClusterLabel: "demo", desired.RoleLabel: hostileText,
+		},
 	}}
 	pod.Spec.NodeName, pod.Spec.Containers = hostileText, []corev1.Container{{Name: "apiserver"}}
 	pod.Status.Reason, pod.Status.Phase = hostileText, corev1.PodFailed
 	event := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "e"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "demo-0"},
-		Reason: hostileText, Message: hostileText,
+		ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: "e"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "demo-0"}, Reason: hostileText, Message: hostileText,
 	}
 	backup := &v1alpha1.ApiServerBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b"}}
 	backup.Spec.ClusterName = "demo"
@@ -59,8 +63,8 @@ func hostileTool(t *testing.T) (*tool, *bytes.Buffer) {
 	}, out
 }
 
-// TestHostileTextIsEscaped checks that no command passes control characters of a cluster's objects to the terminal, and
-// that no such text looks like a line of the command's own.
+// TestHostileTextIsEscaped checks that no command passes control characters in a cluster's objects to the terminal, and
+// that text in objects cannot look like a line that the command prints itself.
 func TestHostileTextIsEscaped(t *testing.T) {
 	for name, print := range map[string]func(*tool) error{
 		"status": func(tool *tool) error { return tool.status(t.Context(), []string{"demo"}, statusOptions{}) },
@@ -89,7 +93,7 @@ func TestHostileTextIsEscaped(t *testing.T) {
 	}
 }
 
-// TestHostileTextIsExactInJSONAndYAML checks that scripts get the text itself.
+// TestHostileTextIsExactInJSONAndYAML checks that the output for scripts contains the exact text.
 func TestHostileTextIsExactInJSONAndYAML(t *testing.T) {
 	for format, decode := range map[string]func([]byte, any) error{
 		"json": json.Unmarshal,
@@ -104,7 +108,8 @@ func TestHostileTextIsExactInJSONAndYAML(t *testing.T) {
 			t.Errorf("%s: got %q", format, out)
 		}
 		var decoded overview.Overview
-		if err := decode(out.Bytes(), &decoded); err != nil || decoded.Version != hostileText || decoded.Problems[0].Message != hostileText {
+		if err := decode(out.Bytes(), &decoded); err != nil || decoded.Version != hostileText ||
+			decoded.Problems[0].Message != hostileText {
 			t.Errorf("%s: got %v, %q", format, err, decoded.Version)
 		}
 	}

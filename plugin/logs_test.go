@@ -17,8 +17,8 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// TestFollowedLogHasATail checks that following the operator's log begins with the last lines about the cluster instead
-// of with the first ones, and repeats none of them.
+// TestFollowedLogHasATail checks that following the operator's log begins with the last lines about the cluster,
+// instead of the first ones, and repeats no line.
 func TestFollowedLogHasATail(t *testing.T) {
 	const about = `"namespace":"default","name":"demo"}`
 	var log []string
@@ -32,7 +32,8 @@ func TestFollowedLogHasATail(t *testing.T) {
 			if since := r.URL.Query().Get("sinceTime"); since != "2026-01-01T00:00:01Z" {
 				t.Errorf("followed since %q", since)
 			}
-			lines = append(log[len(log)-1:], `2026-01-01T00:00:01.6Z {"line":11,`+about, `2026-01-01T00:00:01.7Z {"line":12,"name":"other"}`)
+			lines = append(log[len(log)-1:], `2026-01-01T00:00:01.6Z {"line":11,`+about,
+				`2026-01-01T00:00:01.7Z {"line":12,"name":"other"}`)
 		}
 		fmt.Fprintln(w, strings.Join(lines, "\n"))
 	}))
@@ -41,9 +42,13 @@ func TestFollowedLogHasATail(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "operator", Labels: map[string]string{desired.NameLabel: desired.OperatorName}}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "operator", Labels: map[string]string{desired.NameLabel: desired.OperatorName}},
+	}
 	pod.Spec.Containers = []corev1.Container{{Name: "operator"}}
-	s := source{pod, func(line string) bool { return mentions(line, client.ObjectKey{Namespace: "default", Name: "demo"}) }}
+	s := source{
+		pod, func(line string) bool { return mentions(line, client.ObjectKey{Namespace: "default", Name: "demo"}) },
+	}
 	for follow, want := range map[bool]string{true: "8,9,11,", false: "8,9,"} {
 		var got bytes.Buffer
 		err := (&tool{}).printLog(t.Context(), clientset, s, logOptions{follow: follow, tail: 2}, func(line string) {

@@ -27,7 +27,7 @@ import (
 )
 
 // TestPermissions runs commands and compares the verbs and resources of their requests with the table in
-// docs/kubectl-quorate.md: a request whose permission is not documented fails for users with exactly those.
+// docs/kubectl-quorate.md. Users who have exactly the documented permissions would get an error for any other request.
 func TestPermissions(t *testing.T) {
 	documented := documentedPermissions(t)
 	key := client.ObjectKey{Namespace: "default", Name: "demo"}
@@ -56,7 +56,7 @@ func TestPermissions(t *testing.T) {
 			return t.restore(ctx, client.ObjectKey{Namespace: "default", Name: "copy"}, options)
 		},
 		"recover": func(ctx context.Context, t *tool) error {
-			return t.recover(ctx, key, recoverOptions{yes: true, wait: true, timeout: time.Second})
+			return t.recover(ctx, key, recoverOptions{backup: "monday", yes: true, wait: true, timeout: time.Second})
 		},
 		"rotate": func(ctx context.Context, t *tool) error {
 			return t.rotate(ctx, key, credentials[0], rotateOptions{wait: true, timeout: time.Second})
@@ -65,7 +65,8 @@ func TestPermissions(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			used := sets.New[string]()
 			tool := &tool{
-				streams: streams{out: terminal.NewWriter(&bytes.Buffer{}), err: terminal.NewWriter(&bytes.Buffer{})}, now: time.Now, namespace: "default", client: recorded(t, used),
+				streams: streams{out: terminal.NewWriter(&bytes.Buffer{}), err: terminal.NewWriter(&bytes.Buffer{})}, now: time.Now,
+				namespace: "default", client: recorded(t, used),
 			}
 			if err := run(t.Context(), tool); err != nil {
 				t.Error(err)
@@ -113,8 +114,8 @@ func documentedPermissions(t *testing.T) map[string]sets.Set[string] {
 	return all
 }
 
-// recorded returns a client of a hosting cluster with a cluster that has lost its quorum, whose objects reach the states
-// that commands wait for when they are watched. It records verbs and resources.
+// recorded returns a client for a hosting cluster with a cluster that has lost its quorum. When objects are watched,
+// they reach the states that commands wait for. The client records verbs and resources.
 func recorded(t *testing.T, used sets.Set[string]) client.WithWatch {
 	t.Helper()
 	object := metav1.ObjectMeta{Namespace: "default", Name: "demo", Generation: 1}
@@ -122,6 +123,7 @@ func recorded(t *testing.T, used sets.Set[string]) client.WithWatch {
 	cluster.Status.Conditions = []metav1.Condition{{Type: v1alpha1.EtcdQuorum, Status: "False", Reason: "QuorumLost"}}
 	backup := &v1alpha1.ApiServerBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "monday"}}
 	backup.Spec.ClusterName = "demo"
+	backup.Status.Phase = v1alpha1.BackupCompleted
 	access := &v1alpha1.ApiServerKubeconfig{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ci"}}
 	access.Spec.ClusterRef.Name = "demo"
 	secret := func(name string) *corev1.Secret {
@@ -129,7 +131,11 @@ func recorded(t *testing.T, used sets.Set[string]) client.WithWatch {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string][]byte{"kubeconfig": []byte("x")},
 		}
 	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo-0", Labels: map[string]string{"quorate.dev/cluster": "demo"}}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "demo-0", Labels: map[string]string{"quorate.dev/cluster": "demo"},
+		},
+	}
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	scheme := overview.Scheme()
 	var mu sync.Mutex // commands send several requests at the same time
@@ -147,7 +153,9 @@ func recorded(t *testing.T, used sets.Set[string]) client.WithWatch {
 	return fake.NewClientBuilder().WithScheme(scheme).
 		WithObjects(cluster, backup, access, pod, secret("demo-admin-kubeconfig"), secret("ci-kubeconfig")).
 		WithInterceptorFuncs(interceptor.Funcs{
-			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			Get: func(
+				ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption,
+			) error {
 				record("get", o)
 				return c.Get(ctx, key, o, options...)
 			},
@@ -161,11 +169,15 @@ func recorded(t *testing.T, used sets.Set[string]) client.WithWatch {
 				record("create", o)
 				return c.Create(ctx, o, options...)
 			},
-			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			Patch: func(
+				ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption,
+			) error {
 				record("patch", o)
 				return c.Patch(ctx, o, patch, options...)
 			},
-			Watch: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) (watch.Interface, error) {
+			Watch: func(
+				_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption,
+			) (watch.Interface, error) {
 				record("watch", list)
 				events := watch.NewFakeWithChanSize(1, false)
 				events.Modify(reached(list))
@@ -174,7 +186,7 @@ func recorded(t *testing.T, used sets.Set[string]) client.WithWatch {
 		}).Build()
 }
 
-// reached returns an object for which all commands have waited.
+// reached returns an object in the state that all commands wait for.
 func reached(list client.ObjectList) client.Object {
 	if _, ok := list.(*v1alpha1.ApiServerBackupList); ok {
 		backup := &v1alpha1.ApiServerBackup{}
@@ -184,7 +196,8 @@ func reached(list client.ObjectList) client.Object {
 	cluster := &v1alpha1.ApiServerCluster{}
 	cluster.Status.ReadyReplicas = int32(cluster.ReplicaCount())
 	for kind, status := range map[string]metav1.ConditionStatus{
-		v1alpha1.Available: "True", v1alpha1.Progressing: "False", v1alpha1.Recovered: "True", v1alpha1.CredentialsRotating: "False",
+		v1alpha1.Available: "True", v1alpha1.Progressing: "False", v1alpha1.Recovered: "True",
+		v1alpha1.CredentialsRotating: "False",
 	} {
 		cluster.Status.Conditions = append(cluster.Status.Conditions, metav1.Condition{Type: kind, Status: status})
 	}

@@ -27,7 +27,8 @@ import (
 func execute(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	err := run(t.Context(), streams{in: strings.NewReader(""), out: terminal.NewWriter(&out), err: terminal.NewWriter(&out)}, args)
+	err := run(t.Context(),
+		streams{in: strings.NewReader(""), out: terminal.NewWriter(&out), err: terminal.NewWriter(&out)}, args)
 	return out.String(), err
 }
 
@@ -52,6 +53,8 @@ func TestArgumentErrors(t *testing.T) {
 		{"backup --timeout=0", "between 10s and 24h0m0s"},
 		{"backup --claim=a -o table", "must be json or yaml"},
 		{"restore copy", "set --from"},
+		{"restore copy --claim=a --backup-path=b", "nothing shows whether the backup was replaced"},
+		{"restore copy --from=a --manifest-sha256=b", "need --backup-path"},
 		{"kubeconfig --use", "needs --write"},
 	} {
 		_, err := execute(t, strings.Fields(test.args)...)
@@ -68,8 +71,8 @@ func TestCompletion(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("HOME", t.TempDir())
 	for args, want := range map[string]string{
-		"__complete wa": "wait", "__complete wait --for se": "settled", "__complete status -o y": "yaml", "__complete rotate enc": "encryption-keys",
-		"__complete status ": ":4", "completion bash": "__start_kubectl-quorate",
+		"__complete wa": "wait", "__complete wait --for se": "settled", "__complete status -o y": "yaml",
+		"__complete rotate enc": "encryption-keys", "__complete status ": ":4", "completion bash": "__start_kubectl-quorate",
 	} {
 		out, err := execute(t, strings.Split(args, " ")...)
 		if err != nil || !strings.Contains(out, want) {
@@ -109,13 +112,25 @@ func TestBackupDestination(t *testing.T) {
 		encrypted bool
 		err       string
 	}{
-		{"a flag", backupOptions{destination: destination{claim: "given"}}, overview.Input{Backups: backups}, "given", false, ""},
+		{
+			"a flag", backupOptions{destination: destination{claim: "given"}}, overview.Input{Backups: backups}, "given",
+			false, "",
+		},
 		{"the newest backup", backupOptions{}, overview.Input{Backups: backups}, "last", true, ""},
-		{"a schedule", backupOptions{}, overview.Input{Backups: backups, Schedules: []v1alpha1.ApiServerBackupSchedule{schedule}}, "scheduled", false, ""},
-		{"encryption", backupOptions{destination: destination{claim: "given"}, recipients: "keys"}, overview.Input{}, "given", true, ""},
+		{
+			"a schedule", backupOptions{},
+			overview.Input{Backups: backups, Schedules: []v1alpha1.ApiServerBackupSchedule{schedule}}, "scheduled", false, "",
+		},
+		{
+			"encryption", backupOptions{destination: destination{claim: "given"}, recipients: "keys"}, overview.Input{},
+			"given", true, "",
+		},
 		{"nothing", backupOptions{}, overview.Input{}, "", false, "set --claim"},
 		{"both", backupOptions{destination: destination{claim: "a", endpoint: "b"}}, overview.Input{}, "", false, "not both"},
-		{"half of S3", backupOptions{destination: destination{endpoint: "b", bucket: "c"}}, overview.Input{}, "", false, "--s3-secret"},
+		{
+			"half of S3", backupOptions{destination: destination{endpoint: "b", bucket: "c"}}, overview.Input{}, "",
+			false, "--s3-secret",
+		},
 	} {
 		test.in.Cluster, test.options.timeout = &v1alpha1.ApiServerCluster{}, time.Hour
 		spec, err := test.options.spec(test.in)
@@ -131,7 +146,7 @@ func TestBackupDestination(t *testing.T) {
 	}
 }
 
-// TestBackupIsPrintedWithoutWaiting checks that scripts that do not wait get the name of the backup.
+// TestBackupIsPrintedWithoutWaiting checks that the command prints the name of the backup if it does not wait.
 func TestBackupIsPrintedWithoutWaiting(t *testing.T) {
 	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo"}}
 	var out bytes.Buffer
@@ -139,18 +154,21 @@ func TestBackupIsPrintedWithoutWaiting(t *testing.T) {
 		streams: streams{out: terminal.NewWriter(&out), err: terminal.NewWriter(&bytes.Buffer{})}, now: time.Now,
 		client: fake.NewClientBuilder().WithScheme(overview.Scheme()).WithObjects(cluster).Build(),
 	}
-	options := backupOptions{name: "monday", format: "json", timeout: time.Hour, destination: destination{claim: "backups"}}
+	options := backupOptions{
+		name: "monday", format: "json", timeout: time.Hour, destination: destination{claim: "backups"},
+	}
 	if err := tool.backup(t.Context(), client.ObjectKeyFromObject(cluster), options); err != nil {
 		t.Fatal(err)
 	}
 	var printed v1alpha1.ApiServerBackup
-	if err := json.Unmarshal(out.Bytes(), &printed); err != nil || printed.Name != "monday" || printed.Spec.ClusterName != "demo" ||
-		printed.Kind != "ApiServerBackup" || printed.APIVersion != v1alpha1.GroupVersion.String() {
+	if err := json.Unmarshal(out.Bytes(), &printed); err != nil || printed.Name != "monday" ||
+		printed.Spec.ClusterName != "demo" || printed.Kind != "ApiServerBackup" ||
+		printed.APIVersion != v1alpha1.GroupVersion.String() {
 		t.Errorf("got %v, %q", err, out.String())
 	}
 }
 
-// TestPrintedObjectsHaveNoManagedFields checks that printed objects are readable, as those that kubectl prints.
+// TestPrintedObjectsHaveNoManagedFields checks that printed objects have no managed fields, like the output of kubectl.
 func TestPrintedObjectsHaveNoManagedFields(t *testing.T) {
 	var out bytes.Buffer
 	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{
@@ -170,7 +188,8 @@ func TestRestoreSource(t *testing.T) {
 		err     string
 	}{
 		{restoreOptions{backup: "monday", identities: "keys", tokenKey: "old", replaceKey: true}, ""},
-		{restoreOptions{destination: destination{claim: "backups"}, backupPath: "default/demo/monday"}, ""},
+		{restoreOptions{destination: destination{claim: "backups"}, backupPath: "default/demo/monday", key: "ed25519:"}, ""},
+		{restoreOptions{destination: destination{claim: "backups"}, backupPath: "default/demo/monday", unverified: true}, ""},
 		{restoreOptions{}, "set --from"},
 		{restoreOptions{destination: destination{claim: "backups"}}, "--backup-path"},
 		{restoreOptions{backup: "monday", backupPath: "x"}, "not both"},
@@ -182,7 +201,8 @@ func TestRestoreSource(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || (restore.From.Location != nil) != (test.options.backup == "") || (restore.Encryption != nil) != (test.options.identities != "") {
+		if err != nil || (restore.From.Location != nil) != (test.options.backup == "") ||
+			(restore.Encryption != nil) != (test.options.identities != "") {
 			t.Errorf("%+v: got %+v, %v", test.options, restore, err)
 		}
 	}
@@ -191,13 +211,13 @@ func TestRestoreSource(t *testing.T) {
 func TestMentions(t *testing.T) {
 	key := client.ObjectKey{Namespace: "default", Name: "demo"}
 	for line, want := range map[string]bool{
-		`level=INFO msg="condition changed" namespace=default name=demo reconcileID=1`:           true,
-		`level=INFO msg="condition changed" reconcileID=1 namespace=default name=demo`:           true,
-		`{"msg":"condition changed","namespace":"default","name":"demo"}`:                        true,
-		`level=INFO msg="condition changed" namespace=default name=demo-2 reconcileID=1`:         false,
-		`level=INFO msg="condition changed" namespace=team-a name=demo reconcileID=1`:            false,
+		`level=INFO msg="Condition changed" namespace=default name=demo reconcileID=1`:           true,
+		`level=INFO msg="Condition changed" reconcileID=1 namespace=default name=demo`:           true,
+		`{"msg":"Condition changed","namespace":"default","name":"demo"}`:                        true,
+		`level=INFO msg="Condition changed" namespace=default name=demo-2 reconcileID=1`:         false,
+		`level=INFO msg="Condition changed" namespace=team-a name=demo reconcileID=1`:            false,
 		`level=INFO msg="Starting the operator" image=quorate`:                                   false,
-		`{"msg":"condition changed","namespace":"default","name":"other","cluster":"demo"}`:      false,
+		`{"msg":"Condition changed","namespace":"default","name":"other","cluster":"demo"}`:      false,
 		`level=INFO msg="x" ApiServerCluster.name=demo ApiServerCluster.namespace=default a=b c`: false,
 	} {
 		if got := mentions(line, key); got != want {
@@ -235,7 +255,10 @@ func TestKubeconfigIsMerged(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	tool := &tool{streams: streams{out: terminal.NewWriter(&out), err: terminal.NewWriter(&out)}, rules: &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}}
+	tool := &tool{
+		streams: streams{out: terminal.NewWriter(&out), err: terminal.NewWriter(&out)},
+		rules:   &clientcmd.ClientConfigLoadingRules{ExplicitPath: file},
+	}
 	for _, use := range []bool{false, true} {
 		if err := tool.writeKubeconfig(kubeconfig, kubeconfigOptions{name: "default-demo", use: use}); err != nil {
 			t.Fatal(err)
@@ -262,10 +285,12 @@ func TestGoals(t *testing.T) {
 	cluster := func(kind string, status metav1.ConditionStatus) *v1alpha1.ApiServerCluster {
 		c := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
 		c.Spec.Replicas = ptr.To[int32](1)
-		c.Status = v1alpha1.ApiServerClusterStatus{ObservedGeneration: 1, ReadyReplicas: 1, Image: "old", Conditions: []metav1.Condition{
-			{Type: v1alpha1.Available, Status: "True"}, {Type: v1alpha1.Progressing, Status: "False"},
-			{Type: kind, Status: status, ObservedGeneration: 1},
-		}}
+		c.Status = v1alpha1.ApiServerClusterStatus{
+			ObservedGeneration: 1, ReadyReplicas: 1, Image: "old", Conditions: []metav1.Condition{
+				{Type: v1alpha1.Available, Status: "True"}, {Type: v1alpha1.Progressing, Status: "False"},
+				{Type: kind, Status: status, ObservedGeneration: 1},
+			},
+		}
 		return c
 	}
 	upgrading := cluster(v1alpha1.EtcdQuorum, "True")
@@ -276,17 +301,23 @@ func TestGoals(t *testing.T) {
 	stopping.Status.Recovery = &v1alpha1.RecoveryStatus{Stage: v1alpha1.RecoveryStopping}
 	outdated := cluster(v1alpha1.CredentialsRotating, "False")
 	outdated.Generation = 2
+	between := cluster(v1alpha1.CredentialsRotating, "False") // the operator has failed to decide on the next stage
+	between.Status.Rotations = &v1alpha1.Rotations{EncryptionKeys: &v1alpha1.Rotation{Stage: "Reissue"}}
 	for _, test := range []struct {
 		goal    string
 		cluster *v1alpha1.ApiServerCluster
 		want    bool
 	}{
 		{"settled", cluster(v1alpha1.EtcdQuorum, "True"), true}, {"settled", outdated, false}, {"settled", requested, false},
-		{"available", outdated, true}, {"upgraded", cluster(v1alpha1.EtcdQuorum, "True"), true}, {"upgraded", upgrading, false},
-		{"restored", cluster(v1alpha1.Restored, "False"), false}, {"restored", cluster(v1alpha1.Restored, "True"), true},
-		{"recovered", cluster(v1alpha1.Recovered, "True"), true}, {"recovered", requested, false}, {"recovered", stopping, false},
-		{"rotated", cluster(v1alpha1.CredentialsRotating, "False"), true}, {"rotated", cluster(v1alpha1.CredentialsRotating, "True"), false},
-		{"rotated", outdated, false}, {"deleted", outdated, false},
+		{"available", outdated, true}, {"upgraded", cluster(v1alpha1.EtcdQuorum, "True"), true},
+		{"upgraded", upgrading, false}, {"restored", cluster(v1alpha1.Restored, "False"), false}, {
+			"restored", cluster(v1alpha1.Restored, "True"), true,
+		},
+		{"recovered", cluster(v1alpha1.Recovered, "True"), true}, {"recovered", requested, false},
+		{"recovered", stopping, false}, {"rotated", cluster(v1alpha1.CredentialsRotating, "False"), true}, {
+			"rotated", cluster(v1alpha1.CredentialsRotating, "True"), false,
+		},
+		{"rotated", outdated, false}, {"rotated", between, false}, {"deleted", outdated, false},
 	} {
 		if got, err := goals[test.goal](test.cluster); got != test.want || err != nil {
 			t.Errorf("%s: got %t, %v", test.goal, got, err)
@@ -299,15 +330,21 @@ func TestConfirm(t *testing.T) {
 		input     string
 		asks, yes bool
 		ok        bool
-	}{{"demo\n", true, false, true}, {"yes\n", true, false, false}, {"", true, false, false}, {"demo\n", false, false, false}, {"", false, true, true}} {
-		tool := &tool{streams: streams{in: strings.NewReader(test.input), err: terminal.NewWriter(&bytes.Buffer{}), asks: test.asks}}
+	}{
+		{"demo\n", true, false, true}, {"yes\n", true, false, false}, {"", true, false, false},
+		{"demo\n", false, false, false}, {"", false, true, true},
+	} {
+		tool := &tool{
+			streams: streams{in: strings.NewReader(test.input), err: terminal.NewWriter(&bytes.Buffer{}), asks: test.asks},
+		}
 		if err := tool.confirm("demo", test.yes); (err == nil) != test.ok {
 			t.Errorf("%+v: %v", test, err)
 		}
 	}
 }
 
-// TestProgressFitsTheTerminal checks that a line does not wrap: only the last of several lines would be replaced.
+// TestProgressFitsTheTerminal checks that a line of progress does not wrap, because only the last of several lines
+// would be replaced.
 func TestProgressFitsTheTerminal(t *testing.T) {
 	var out bytes.Buffer
 	p := &progress{streams: streams{err: terminal.NewWriter(&out), terminal: true, width: func() int { return 10 }}}

@@ -19,8 +19,8 @@ import (
 	"quorate.dev/release/manifest"
 )
 
-// installs returns the objects of each way to install. The Deployment of the bundle is the one that OLM creates from the
-// ClusterServiceVersion.
+// installs returns the objects of each way to install. The Deployment of the bundle is the one that OLM creates from
+// the ClusterServiceVersion.
 func installs(t *testing.T) map[string][]manifest.Object {
 	t.Helper()
 	all := map[string][]manifest.Object{}
@@ -29,7 +29,8 @@ func installs(t *testing.T) map[string][]manifest.Object {
 	} {
 		all[name] = readObjects(t, filepath.Join(root, file))
 	}
-	command := exec.CommandContext(t.Context(), "go", "tool", "-modfile=tools/helm/go.mod", "helm", "template", "quorate", "charts/quorate")
+	command := exec.CommandContext(t.Context(), "go", "tool", "-modfile=tools/helm/go.mod", "helm", "template",
+		"quorate", "charts/quorate")
 	command.Dir = root
 	output, err := command.Output()
 	if err != nil {
@@ -73,7 +74,7 @@ func bundleDeployment(t *testing.T, objects []manifest.Object) manifest.Object {
 	}}
 }
 
-// find converts the object of a kind whose name is quorate-operator, with an optional suffix.
+// find returns the object of a kind whose name is quorate-operator with an optional suffix, converted to T.
 func find[T any](t *testing.T, objects []manifest.Object, kind, suffix string) *T {
 	t.Helper()
 	object, err := manifest.Find(objects, kind, "quorate-operator"+suffix)
@@ -87,8 +88,9 @@ func find[T any](t *testing.T, objects []manifest.Object, kind, suffix string) *
 	return typed
 }
 
-// TestOperatorOfInstalls checks in each way to install that two replicas with leader election run, with probes, requests, a
-// disruption budget and a NetworkPolicy, that their pods are restricted, and that a Service serves the metrics.
+// TestOperatorOfInstalls checks in each way to install that two replicas with leader election run, with probes,
+// requests, a disruption budget and a NetworkPolicy, that their pods are restricted, and that a Service serves the
+// metrics.
 func TestOperatorOfInstalls(t *testing.T) {
 	for name, objects := range installs(t) {
 		t.Run(name, func(t *testing.T) {
@@ -96,18 +98,21 @@ func TestOperatorOfInstalls(t *testing.T) {
 			checkDeployment(t, deployment)
 			pod := labels.Set(deployment.Spec.Template.Labels)
 			budget := find[policyv1.PodDisruptionBudget](t, objects, "PodDisruptionBudget", "")
-			if budget.Spec.MaxUnavailable.IntValue() != 1 || !labels.SelectorFromSet(budget.Spec.Selector.MatchLabels).Matches(pod) {
+			if budget.Spec.MaxUnavailable.IntValue() != 1 ||
+				!labels.SelectorFromSet(budget.Spec.Selector.MatchLabels).Matches(pod) {
 				t.Errorf("disruption budget: %+v", budget.Spec)
 			}
 			network := find[networkingv1.NetworkPolicy](t, objects, "NetworkPolicy", "")
 			if len(network.Spec.Ingress) != 1 || len(network.Spec.Ingress[0].Ports) != 1 ||
-				network.Spec.Ingress[0].Ports[0].Port.IntValue() != 8443 && network.Spec.Ingress[0].Ports[0].Port.String() != "metrics" ||
+				network.Spec.Ingress[0].Ports[0].Port.IntValue() != 8443 &&
+					network.Spec.Ingress[0].Ports[0].Port.String() != "metrics" ||
 				!labels.SelectorFromSet(network.Spec.PodSelector.MatchLabels).Matches(pod) {
 				t.Errorf("network policy: %+v", network.Spec)
 			}
 			if service, err := manifest.Find(objects, "Service", "quorate-operator-metrics"); err != nil {
 				t.Error(err)
-			} else if selector, _, _ := unstructured.NestedStringMap(service.Object, "spec", "selector"); !labels.SelectorFromSet(selector).Matches(pod) {
+			} else if selector, _, _ := unstructured.NestedStringMap(service.Object, "spec",
+				"selector"); !labels.SelectorFromSet(selector).Matches(pod) {
 				t.Errorf("the Service selects %v", selector)
 			}
 			if namespaces := manifest.OfKind(objects, "Namespace"); len(namespaces) == 1 &&
@@ -118,7 +123,8 @@ func TestOperatorOfInstalls(t *testing.T) {
 	}
 }
 
-// checkDeployment checks the operator's Deployment. Its pods are checked by the evaluator of the API server's admission plugin.
+// checkDeployment checks the operator's Deployment. Its pods are checked by the evaluator of the API server's admission
+// plugin.
 func checkDeployment(t *testing.T, deployment *appsv1.Deployment) {
 	t.Helper()
 	pod := deployment.Spec.Template
@@ -129,7 +135,8 @@ func checkDeployment(t *testing.T, deployment *appsv1.Deployment) {
 	if container.LivenessProbe == nil || container.ReadinessProbe == nil {
 		t.Error("the container has no probes")
 	}
-	if container.Resources.Requests.Cpu().IsZero() || container.Resources.Requests.Memory().IsZero() || container.Resources.Limits.Memory().IsZero() {
+	if container.Resources.Requests.Cpu().IsZero() || container.Resources.Requests.Memory().IsZero() ||
+		container.Resources.Limits.Memory().IsZero() {
 		t.Errorf("resources: %+v", container.Resources)
 	}
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)

@@ -29,7 +29,7 @@ func build(t *testing.T, repository string, environment ...string) string {
 	return directory
 }
 
-// TestRelease writes a release twice and checks its parts. The short form has this test's own program in place of quorate; the
+// TestRelease writes a release twice and checks its parts. The short form uses the test binary in place of quorate. The
 // long form builds quorate for both architectures, the second time in another directory and without a cache.
 func TestRelease(t *testing.T) {
 	upstream.NeedsProcesses(t)
@@ -39,7 +39,9 @@ func TestRelease(t *testing.T) {
 		first, second = build(t, root, binaries), build(t, root, binaries)
 	} else {
 		clone := filepath.Join(t.TempDir(), "clone")
-		if output, err := exec.CommandContext(t.Context(), "git", "clone", "--quiet", root, clone).CombinedOutput(); err != nil {
+		if output, err := exec.CommandContext(
+			t.Context(), "git", "clone", "--quiet", root, clone,
+		).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, output)
 		}
 		first, second = build(t, root), build(t, clone, "GOCACHE="+t.TempDir())
@@ -51,7 +53,7 @@ func TestRelease(t *testing.T) {
 	checkParts(t, first, sums)
 }
 
-// stub returns a directory with this test's own program as quorate for both architectures.
+// stub returns a directory with the test binary as quorate for both architectures.
 func stub(t *testing.T) string {
 	t.Helper()
 	executable, err := os.Executable()
@@ -115,7 +117,8 @@ func checkParts(t *testing.T, directory, sums string) {
 			t.Errorf("%s does not have the image %s twice", name, image)
 		}
 	}
-	if notes := read(t, directory, "NOTES.md"); !strings.Contains(notes, "# Quorate "+version) || !strings.Contains(notes, "## Upgrading") {
+	if notes := read(t, directory, "NOTES.md"); !strings.Contains(notes, "# Quorate "+version) ||
+		!strings.Contains(notes, "## Upgrading") {
 		t.Errorf("notes:\n%s", notes)
 	}
 	command := exec.CommandContext(t.Context(), "go", "tool", "-modfile=tools/helm/go.mod", "helm", "template", "quorate",

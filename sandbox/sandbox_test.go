@@ -32,11 +32,31 @@ func TestSummaryAndSettled(t *testing.T) {
 		settled bool
 	}{
 		{"new", 3, false, v1alpha1.ApiServerClusterStatus{}, "0/3 ready", false},
-		{"one voter", 1, false, v1alpha1.ApiServerClusterStatus{ObservedGeneration: 2, ReadyReplicas: 1, Voters: 1, Conditions: available}, "1/1 ready, etcd 1 voter", true},
-		{"complete", 3, false, v1alpha1.ApiServerClusterStatus{ObservedGeneration: 2, ReadyReplicas: 3, Voters: 3, Members: members, Conditions: available}, "3/3 ready, etcd 3 voters, leader demo-1", true},
-		{"stale", 3, false, v1alpha1.ApiServerClusterStatus{ObservedGeneration: 1, ReadyReplicas: 3, Voters: 3, Conditions: available}, "3/3 ready, etcd 3 voters", false},
-		{"progressing", 3, false, v1alpha1.ApiServerClusterStatus{ObservedGeneration: 2, ReadyReplicas: 3, Conditions: append(available, condition(v1alpha1.Progressing, metav1.ConditionTrue))}, "3/3 ready", false},
-		{"degraded", 3, false, v1alpha1.ApiServerClusterStatus{Conditions: []metav1.Condition{condition(v1alpha1.Degraded, metav1.ConditionTrue)}}, "0/3 ready, degraded: because", false},
+		{
+			"one voter", 1, false,
+			v1alpha1.ApiServerClusterStatus{ObservedGeneration: 2, ReadyReplicas: 1, Voters: 1, Conditions: available},
+			"1/1 ready, etcd 1 voter", true,
+		},
+		{
+			"complete", 3, false,
+			v1alpha1.ApiServerClusterStatus{ObservedGeneration: 2, ReadyReplicas: 3, Voters: 3, Members: members,
+				Conditions: available}, "3/3 ready, etcd 3 voters, leader demo-1", true,
+		},
+		{
+			"stale", 3, false,
+			v1alpha1.ApiServerClusterStatus{ObservedGeneration: 1, ReadyReplicas: 3, Voters: 3, Conditions: available},
+			"3/3 ready, etcd 3 voters", false,
+		},
+		{
+			"progressing", 3, false,
+			v1alpha1.ApiServerClusterStatus{ObservedGeneration: 2, ReadyReplicas: 3,
+				Conditions: append(available, condition(v1alpha1.Progressing, metav1.ConditionTrue))}, "3/3 ready", false,
+		},
+		{
+			"degraded", 3, false,
+			v1alpha1.ApiServerClusterStatus{Conditions: []metav1.Condition{condition(v1alpha1.Degraded, metav1.ConditionTrue)}},
+			"0/3 ready, degraded: because", false,
+		},
 		{"deleted", 3, true, v1alpha1.ApiServerClusterStatus{ReadyReplicas: 2}, "2/3 ready, being deleted", false},
 	}
 	for _, test := range tests {
@@ -56,7 +76,8 @@ func TestSummaryAndSettled(t *testing.T) {
 
 func TestBrief(t *testing.T) {
 	for message, want := range map[string]string{
-		"short": "short", "two\nlines": "two", strings.Repeat("ä", 60): strings.Repeat("ä", 50) + "...", "x" + strings.Repeat("ä", 60): "x" + strings.Repeat("ä", 49) + "...",
+		"short": "short", "two\nlines": "two", strings.Repeat("ä", 60): strings.Repeat("ä", 50) + "...",
+		"x" + strings.Repeat("ä", 60): "x" + strings.Repeat("ä", 49) + "...",
 	} {
 		if got := brief(message); got != want {
 			t.Errorf("brief(%q): %q, want %q", message, got, want)
@@ -66,7 +87,9 @@ func TestBrief(t *testing.T) {
 
 func TestLocalKubeconfig(t *testing.T) {
 	kubeconfig := clientcmdapi.NewConfig()
-	kubeconfig.Clusters["demo"] = &clientcmdapi.Cluster{Server: "https://demo.default.svc:6443", CertificateAuthorityData: []byte("CA")}
+	kubeconfig.Clusters["demo"] = &clientcmdapi.Cluster{
+		Server: "https://demo.default.svc:6443", CertificateAuthorityData: []byte("CA"),
+	}
 	kubeconfig.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Token: "admin of demo"}
 	kubeconfig.Contexts["demo"] = &clientcmdapi.Context{Cluster: "demo", AuthInfo: "admin"}
 	kubeconfig.CurrentContext = "demo"
@@ -84,11 +107,13 @@ func TestLocalKubeconfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	named, numbered := got.Clusters["team-a-demo"], got.Clusters["address"]
-	if named.Server != "https://127.70.128.9:6443" || named.TLSServerName != "demo.default.svc" || string(named.CertificateAuthorityData) != "CA" {
+	if named.Server != "https://127.70.128.9:6443" || named.TLSServerName != "demo.default.svc" ||
+		string(named.CertificateAuthorityData) != "CA" {
 		t.Errorf("got %+v", named)
 	}
 	current := got.Contexts[got.CurrentContext]
-	if got.CurrentContext != "team-a-demo" || current.Cluster != "team-a-demo" || got.AuthInfos[current.AuthInfo].Token != "admin of demo" {
+	if got.CurrentContext != "team-a-demo" || current.Cluster != "team-a-demo" ||
+		got.AuthInfos[current.AuthInfo].Token != "admin of demo" {
 		t.Errorf("got %+v", got)
 	}
 	if numbered.Server != "https://127.70.128.9:6443" || numbered.TLSServerName != "" {
@@ -143,11 +168,12 @@ func TestHomeErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	if _, err := openHome(directory); err == nil || !strings.Contains(err.Error(), "in use") || !strings.Contains(err.Error(), "sandbox delete") {
+	if _, err := openHome(directory); err == nil || !strings.Contains(err.Error(), "in use") ||
+		!strings.Contains(err.Error(), "sandbox delete") {
 		t.Errorf("an address in use: %v", err)
 	}
 	os.WriteFile(filepath.Join(directory, stateFile), []byte("{"), 0o600)
-	if _, err := openHome(directory); err == nil || !strings.Contains(err.Error(), "reading ") {
+	if _, err := openHome(directory); err == nil || !strings.Contains(err.Error(), "read ") {
 		t.Errorf("a corrupted state file: %v", err)
 	}
 	os.Remove(filepath.Join(directory, stateFile))
@@ -158,7 +184,11 @@ func TestHomeErrors(t *testing.T) {
 }
 
 func TestCommandLine(t *testing.T) {
-	for _, args := range [][]string{{"--replicas=0"}, {"nonsense"}, {"--unknown"}, {"delete", "extra"}, {"delete", "--dir", filepath.Join(t.TempDir(), "none")}} {
+	for _, args := range [][]string{
+		{"--replicas=0"}, {"nonsense"}, {"--unknown"}, {"delete", "extra"}, {
+			"delete", "--dir", filepath.Join(t.TempDir(), "none"),
+		},
+	} {
 		if err := Run(t.Context(), args); err == nil {
 			t.Errorf("no error for %v", args)
 		}

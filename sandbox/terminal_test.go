@@ -54,7 +54,8 @@ func TestEnvIsEvaluatedByAShell(t *testing.T) {
 	}
 	script := out.String() + `echo "$KUBECONFIG"; command -v kubectl-quorate`
 	got, err := exec.Command("/bin/sh", "-c", script).CombinedOutput()
-	want := h.file("management.kubeconfig") + ":" + h.file("copy.kubeconfig") + "\n" + h.file("bin", "kubectl-quorate") + "\n"
+	want := h.file("management.kubeconfig") + ":" + h.file("copy.kubeconfig") + "\n" +
+		h.file("bin", "kubectl-quorate") + "\n"
 	if err != nil || string(got) != want {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
@@ -91,11 +92,13 @@ func TestLogsOfAStoppedSandbox(t *testing.T) {
 		"operator": "second\n", "pod/demo-0": "ready\n", "team-a/demo-0": "other\n", "demo-0 operator": "[operator] second\n",
 	} {
 		var out bytes.Buffer
-		if err := h.printLogs(t.Context(), &out, strings.Fields(names), options); err != nil || !strings.Contains(out.String(), want) {
+		if err := h.printLogs(t.Context(), &out, strings.Fields(names), options); err != nil ||
+			!strings.Contains(out.String(), want) {
 			t.Errorf("%s: %q, %v", names, out.String(), err)
 		}
 	}
-	if err := h.printLogs(t.Context(), &bytes.Buffer{}, []string{"none"}, options); err == nil || !strings.Contains(err.Error(), "logs: demo-0, operator") {
+	if err := h.printLogs(t.Context(), &bytes.Buffer{}, []string{"none"}, options); err == nil ||
+		!strings.Contains(err.Error(), "logs: demo-0, operator") {
 		t.Errorf("a missing log: %v", err)
 	}
 }
@@ -108,7 +111,9 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		want string
 	}{
 		{[]string{"env", "--dir", none}, "start one with"}, {[]string{"logs", "--dir", none}, "start one with"},
-		{[]string{"status", "--dir", h.path}, "is not running; start it with"}, {[]string{"shell", "--dir", h.path}, "is not running; start it with"},
+		{[]string{"status", "--dir", h.path}, "is not running; start it with"}, {
+			[]string{"shell", "--dir", h.path}, "is not running; start it with",
+		},
 		{[]string{"--dir", h.path}, "quorate sandbox shell"},
 	} {
 		if err := Run(t.Context(), test.args); err == nil || !strings.Contains(err.Error(), test.want) {
@@ -119,11 +124,13 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 
 func TestTryNext(t *testing.T) {
 	h := &home{shown: defaultDirectory}
-	if got := h.tryNext(false); !strings.Contains(got, "sandbox env)") || !strings.Contains(got, "kubectl quorate status") || strings.Contains(got, "--dir") {
+	if got := h.tryNext(false); !strings.Contains(got, "sandbox env)") ||
+		!strings.Contains(got, "kubectl quorate status") || strings.Contains(got, "--dir") {
 		t.Error(got)
 	}
 	h.shown = "/tmp/other"
-	if got := h.tryNext(true); !strings.Contains(got, "sandbox env --dir /tmp/other)") || strings.Contains(got, "demo namespace") {
+	if got := h.tryNext(true); !strings.Contains(got, "sandbox env --dir /tmp/other)") ||
+		strings.Contains(got, "demo namespace") {
 		t.Error(got)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// hostile has control characters of every kind: C0 and DEL, C1 as a character and as a byte, a bidirectional override and
-// isolate, separators, invisible characters, and bytes that are not UTF-8.
+// hostile has control characters of every kind: C0 and DEL, C1 as a character and as a byte, a bidirectional override
+// and isolate, separators, invisible characters, and bytes that are not UTF-8.
 const hostile = "a\x1b]0;title\x07\x00\r\x7f\u009b31m\x9b\u202e\u2066\u2028\u200b\ufeff\U000e0041\xff\xc3z"
 
 const escaped = `a\x1b]0;title\x07\x00\r\x7f\u009b31m\x9b\u202e\u2066\u2028\u200b\ufeff\U000e0041\xff\xc3z`
@@ -52,7 +52,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestJSON checks that an escaped document has the same value, and nothing for a Writer to escape.
+// TestJSON checks that an escaped document has the same value, and contains nothing that a Writer would escape.
 func TestJSON(t *testing.T) {
 	value := map[string]string{"message": strings.ToValidUTF8(hostile, "?") + "\n\t\"\\"}
 	document, err := json.MarshalIndent(value, "", "\t")
@@ -69,7 +69,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// FuzzWriter checks that no input results in a character that terminals interpret.
+// FuzzWriter checks that no input leads to output with a character that terminals interpret.
 func FuzzWriter(f *testing.F) {
 	f.Add([]byte(hostile))
 	f.Fuzz(func(t *testing.T, content []byte) {

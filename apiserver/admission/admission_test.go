@@ -35,7 +35,11 @@ func plugin(s recorder, operations ...Operation) Plugin {
 func TestRejectedReserveRollsBack(t *testing.T) {
 	var log []string
 	refusal := errors.New("no")
-	chain := Chain{Reservers: []Reserver{recorder{"a", &log, nil}, recorder{"b", &log, nil}, recorder{"c", &log, refusal}, recorder{"d", &log, nil}}}
+	chain := Chain{
+		Reservers: []Reserver{
+			recorder{"a", &log, nil}, recorder{"b", &log, nil}, recorder{"c", &log, refusal}, recorder{"d", &log, nil},
+		},
+	}
 	if err := chain.Reserve(t.Context(), &Attributes{}); !errors.Is(err, refusal) {
 		t.Errorf("got %v", err)
 	}
@@ -48,7 +52,8 @@ func TestFirstErrorEndsAStep(t *testing.T) {
 	var log []string
 	refusal := errors.New("no")
 	chain := Chain{Plugins: []Plugin{
-		plugin(recorder{"a", &log, nil}, Create), plugin(recorder{"b", &log, refusal}, Create), plugin(recorder{"c", &log, nil}, Create),
+		plugin(recorder{"a", &log, nil}, Create), plugin(recorder{"b", &log, refusal}, Create),
+		plugin(recorder{"c", &log, nil}, Create),
 	}}
 	for _, phase := range []func(context.Context, *Attributes) error{chain.Admit, chain.Validate} {
 		if err := phase(t.Context(), &Attributes{Operation: Create}); !errors.Is(err, refusal) {
@@ -66,7 +71,9 @@ func TestPluginsSeeOnlyTheirOperations(t *testing.T) {
 	guard.Internal = true
 	mutator := Plugin{Operations: []Operation{Create, Delete}, Mutator: recorder{"mutator", &log, nil}}
 	chain := Chain{Plugins: []Plugin{guard, mutator}}
-	for _, attributes := range []*Attributes{{Operation: Create}, {Operation: Delete}, {Operation: Delete, Internal: true}, {Operation: Update}} {
+	for _, attributes := range []*Attributes{
+		{Operation: Create}, {Operation: Delete}, {Operation: Delete, Internal: true}, {Operation: Update},
+	} {
 		if err := errors.Join(chain.Admit(t.Context(), attributes), chain.Validate(t.Context(), attributes)); err != nil {
 			t.Error(err)
 		}

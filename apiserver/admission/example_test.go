@@ -52,7 +52,9 @@ func ExamplePlugin() {
 	create := &admission.Attributes{Operation: admission.Create, Object: &metav1.PartialObjectMetadata{}}
 	fmt.Println(chain.Admit(ctx, create), chain.Validate(ctx, create))
 
-	update := &admission.Attributes{Operation: admission.Update, Object: &metav1.PartialObjectMetadata{}, Old: create.Object}
+	update := &admission.Attributes{
+		Operation: admission.Update, Object: &metav1.PartialObjectMetadata{}, Old: create.Object,
+	}
 	fmt.Println(chain.Admit(ctx, update), chain.Validate(ctx, update))
 	// Output:
 	// <nil> <nil>

@@ -40,9 +40,12 @@ func events() (*resource.CatalogHolder, *resource.Definition) {
 		}
 		return v
 	}
-	core := &resource.Definition{Plural: "events", StoragePath: "events", Versions: []*resource.Version{version("", "v1", "status")}}
+	core := &resource.Definition{
+		Plural: "events", StoragePath: "events", Versions: []*resource.Version{version("", "v1", "status")},
+	}
 	other := &resource.Definition{
-		Group: "events.k8s.io", Plural: "events", StoragePath: "events", Versions: []*resource.Version{version("events.k8s.io", "v1")},
+		Group: "events.k8s.io", Plural: "events", StoragePath: "events",
+		Versions: []*resource.Version{version("events.k8s.io", "v1")},
 	}
 	holder := &resource.CatalogHolder{}
 	holder.Publish(resource.NewCatalog(core, other))
@@ -85,7 +88,9 @@ type warnings []string
 func (w *warnings) AddWarning(_, text string) { *w = append(*w, text) }
 
 func TestInvalidManagedFieldsAreRestored(t *testing.T) {
-	before := []metav1.ManagedFieldsEntry{{Manager: "m", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1"}}
+	before := []metav1.ManagedFieldsEntry{{
+		Manager: "m", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
+	}}
 	for name, test := range map[string]struct {
 		after    []metav1.ManagedFieldsEntry
 		restored bool
@@ -151,7 +156,8 @@ func TestPluginsAreCalledForEquivalentResources(t *testing.T) {
 		calls := 0
 		count := newMutation(func(upstream.Attributes, upstream.ObjectInterfaces) error { calls++; return nil })
 		chain := &Chain{Plugins: []Plugin{Upstream("count", count, holder).Selecting(selected(group), holder)}}
-		if err := chain.Admit(t.Context(), &Attributes{Operation: Create, Definition: definition}); err != nil || calls != want {
+		if err := chain.Admit(t.Context(), &Attributes{Operation: Create, Definition: definition}); err != nil ||
+			calls != want {
 			t.Errorf("%s: %d calls, want %d: %v", group, calls, want, err)
 		}
 	}
@@ -159,9 +165,12 @@ func TestPluginsAreCalledForEquivalentResources(t *testing.T) {
 
 // Webhooks choose the keys of audit annotations. Upstream rejects the same ones.
 func TestAnnotationKeys(t *testing.T) {
-	upstreams := upstream.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "", "", schema.GroupVersionResource{}, "",
-		upstream.Create, nil, false, nil)
-	for _, key := range []string{"hook.example.com/a", "a", "", "/", "h/", "/a", "h/x/y", "h/no key", "H/a", "h/A_b-c.d", "h/" + strings.Repeat("a", 64)} {
+	upstreams := upstream.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "", "",
+		schema.GroupVersionResource{}, "", upstream.Create, nil, false, nil)
+	for _, key := range []string{
+		"hook.example.com/a", "a", "", "/", "h/", "/a", "h/x/y", "h/no key", "H/a", "h/A_b-c.d",
+		"h/" + strings.Repeat("a", 64),
+	} {
 		want := upstreams.AddAnnotation(key, "value")
 		if got := (&Attributes{}).AddAnnotation(key, "value"); (got == nil) != (want == nil) {
 			t.Errorf("%q: got %v, want %v", key, got, want)

@@ -30,7 +30,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// addresses resolves Services by name, "name" or "namespace/name" alike.
+// addresses is a resolver with the URLs of Services by name. It ignores namespaces.
 type addresses map[string]string
 
 // ResolveEndpoint implements webhook.ServiceResolver.
@@ -53,7 +53,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 	return server
 }
 
-// apiService returns an available APIService v1.GROUP of a Service.
+// apiService returns the APIService v1.GROUP, which is available and names a Service.
 func apiService(group, service string) *apiregistration.APIService {
 	return &apiregistration.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: "v1." + group},
@@ -67,11 +67,11 @@ func apiService(group, service string) *apiregistration.APIService {
 	}
 }
 
-// front is this server's handler chain, reduced to the aggregator.
+// front is a server whose handler chain has only the aggregator.
 type front struct {
 	*aggregator.Aggregator
 	*httptest.Server
-	deadline time.Duration // of requests; 0: none
+	deadline time.Duration // deadline of requests; 0: none
 }
 
 func newFront(t *testing.T, options aggregator.Options) *front {
@@ -100,10 +100,11 @@ func newFront(t *testing.T, options aggregator.Options) *front {
 	return f
 }
 
-// get returns the status and the body of the response.
+// get returns the status and the body of the response to a GET request.
 func (f *front) get(t *testing.T, path string, header ...string) (int, string) {
 	t.Helper()
-	r := builtintest.Must[*http.Request](t)(http.NewRequestWithContext(t.Context(), http.MethodGet, f.URL+path, http.NoBody))
+	r := builtintest.Must[*http.Request](t)(http.NewRequestWithContext(t.Context(), http.MethodGet,
+		f.URL+path, http.NoBody))
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
@@ -123,7 +124,9 @@ func TestRoute(t *testing.T) {
 	server := serve(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "remote "+r.URL.Path) })
 	f := newFront(t, aggregator.Options{Resolver: addresses{"a": server.URL}})
 	f.Set("v1.a.example", apiService("a.example", "a"))
-	f.Set("v1.local.example", &apiregistration.APIService{Spec: apiregistration.APIServiceSpec{Group: "local.example", Version: "v1"}})
+	f.Set("v1.local.example", &apiregistration.APIService{
+		Spec: apiregistration.APIServiceSpec{Group: "local.example", Version: "v1"},
+	})
 	for path, remote := range map[string]bool{
 		"/apis/a.example/v1": true, "/apis/a.example/v1/": true, "/apis/a.example/v1/things": true,
 		"/apis/a.example": false, "/apis/a.example/v2": false, "/apis/a.example/v11": false, "/apis/local.example/v1": false,
@@ -147,7 +150,8 @@ func TestRoute(t *testing.T) {
 func TestGroupsWaitUntilKnown(t *testing.T) {
 	a := aggregator.New(aggregator.Options{Unknown: http.NotFoundHandler()})
 	a.Set("v1.a.example", apiService("a.example", "a"))
-	if a.Route(t.Context(), "/api/v1/pods") != nil || a.Route(t.Context(), "/apis/apps/v1") != nil || a.Table().Get("v1.a.example") != nil {
+	if a.Route(t.Context(), "/api/v1/pods") != nil || a.Route(t.Context(), "/apis/apps/v1") != nil ||
+		a.Table().Get("v1.a.example") != nil {
 		t.Error("the core group and documents must be served, and no backend be known")
 	}
 	gone, cancel := context.WithCancel(t.Context())
@@ -190,7 +194,8 @@ func TestIdentityCannotBeForged(t *testing.T) {
 	server := serve(t, func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, r.Header) })
 	f := newFront(t, aggregator.Options{Resolver: addresses{"a": server.URL}})
 	f.Set("v1.a.example", apiService("a.example", "a"))
-	_, got := f.get(t, "/apis/a.example/v1/things", "Connection", "X-Remote-User, X-Remote-Group", "X-Remote-User", "mallory",
+	_, got := f.get(t, "/apis/a.example/v1/things", "Connection", "X-Remote-User, X-Remote-Group",
+		"X-Remote-User", "mallory",
 		"X-Remote-Group", "system:masters", "X-Remote-Extra-Scopes", "all", "X-Remote-Uid", "7")
 	for _, want := range []string{"X-Remote-User:[alice]", "X-Remote-Group:[developers]"} {
 		if !strings.Contains(got, want) {
@@ -204,7 +209,7 @@ func TestIdentityCannotBeForged(t *testing.T) {
 	}
 }
 
-// TestSlowServer fills one server's limit: it responds with 429, another server is not affected.
+// TestSlowServer fills the limit of one server, which then responds with 429. Another server is not affected.
 func TestSlowServer(t *testing.T) {
 	release, waiting := make(chan struct{}), make(chan struct{}, 2)
 	slow := serve(t, func(http.ResponseWriter, *http.Request) { waiting <- struct{}{}; <-release })
@@ -239,7 +244,7 @@ func TestSlowServer(t *testing.T) {
 	f.expect(t, "/apis/slow.example/v1/things", http.StatusOK, "")
 }
 
-// TestUpgradeEndsWithTheRequest waits for a server that never responds to an upgrade.
+// TestUpgradeEndsWithTheRequest sends an upgrade to a server that never responds.
 func TestUpgradeEndsWithTheRequest(t *testing.T) {
 	ended := make(chan struct{})
 	server := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); close(ended) })
@@ -268,7 +273,8 @@ func TestUpgradeOutlastsTheDeadline(t *testing.T) {
 	conn := builtintest.Must[net.Conn](t)(new(net.Dialer).DialContext(t.Context(), "tcp", f.Listener.Addr().String()))
 	defer func() { _ = conn.Close() }()
 	began := time.Now()
-	_, _ = io.WriteString(conn, "GET /apis/a.example/v1/a/exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n")
+	_, _ = io.WriteString(conn,
+		"GET /apis/a.example/v1/a/exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n")
 	head := make([]byte, len("HTTP/1.1 101"))
 	if _, err := io.ReadFull(conn, head); err != nil || string(head) != "HTTP/1.1 101" {
 		t.Fatalf("got %q, %v", head, err)
@@ -281,7 +287,7 @@ func TestUpgradeOutlastsTheDeadline(t *testing.T) {
 	}
 }
 
-// TestConnections counts the connections of a server: one for all requests and APIServices until the certificate
+// TestConnections counts the connections to a server: one for all requests and APIServices until the certificate
 // changes, and none when no APIService is left.
 func TestConnections(t *testing.T) {
 	directory := t.TempDir()
@@ -307,7 +313,7 @@ func TestConnections(t *testing.T) {
 	f := newFront(t, aggregator.Options{Resolver: addresses{"a": server.URL}, Certificate: certificate})
 	for _, group := range []string{"a.example", "b.example"} {
 		f.Set("v1."+group, apiService(group, "a"))
-		f.Set("v1."+group, apiService(group, "a")) // a change of its status
+		f.Set("v1."+group, apiService(group, "a")) // like a change of its status
 		f.expect(t, "/apis/"+group+"/v1/things", http.StatusOK, "first")
 	}
 	if got := open.Load(); got != 1 {
@@ -332,7 +338,7 @@ func TestConnections(t *testing.T) {
 	builtintest.Eventually(t, "all connections are closed", func() bool { return open.Load() == 0 })
 }
 
-// TestShutdownOfServer sends a write to a server that shuts down and does not process it.
+// TestShutdownOfServer sends a write to a server that shuts down and does not process the write.
 func TestShutdownOfServer(t *testing.T) {
 	server := httptest.NewUnstartedServer(nil)
 	server.EnableHTTP2 = true
@@ -364,7 +370,7 @@ func TestShutdownOfServer(t *testing.T) {
 	}
 }
 
-// goAway reads one request and announces that it is not processed.
+// goAway reads one request and announces that the server does not process it.
 func goAway(t *testing.T, connection net.Conn) {
 	if _, err := io.ReadFull(connection, make([]byte, len(http2.ClientPreface))); err != nil {
 		t.Error(err)
@@ -400,7 +406,7 @@ func writePair(t *testing.T, files [2]string, name string) {
 	}
 }
 
-// TestFetch reads documents: of an unavailable server only discovery.
+// TestFetch reads documents of an available server, and of an unavailable one, from which it may only read discovery.
 func TestFetch(t *testing.T) {
 	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, "%s %s %v", r.URL.Path, r.Header.Get("X-Remote-User"), r.Header.Values("X-Remote-Group"))

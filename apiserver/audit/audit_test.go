@@ -152,7 +152,8 @@ func TestLegacyFormat(t *testing.T) {
 	complete(audited(t, auditor))
 	auditor.Shutdown()
 	log, err := os.ReadFile(c.Log.Path)
-	if err != nil || !strings.Contains(string(log), ` AUDIT: id="id" stage="ResponseComplete" ip="192.0.2.1" method="get" user="alice"`) {
+	if err != nil ||
+		!strings.Contains(string(log), ` AUDIT: id="id" stage="ResponseComplete" ip="192.0.2.1" method="get" user="alice"`) {
 		t.Errorf("got %q %v", log, err)
 	}
 }
@@ -162,7 +163,7 @@ type receiver struct {
 	*httptest.Server
 	mu     sync.Mutex
 	events []auditv1.Event
-	fails  int // requests
+	fails  int // number of requests that fail
 }
 
 func newReceiver(t *testing.T, c *config.Audit, fails int) *receiver {
@@ -222,7 +223,39 @@ func TestShutdownDelivers(t *testing.T) {
 	}
 }
 
-// A response over the limit of all backends is dropped with the request object, and the annotation says so.
+// TestPendingEvents checks that the memory of the process bounds the events that wait for the webhook.
+func TestPendingEvents(t *testing.T) {
+	for name, test := range map[string]struct {
+		memory, pending int64 // MiB
+		want            bool
+	}{
+		"no limit":                    {0, 200, true},
+		"no limit, above the default": {0, 256, false},
+		"limit":                       {1024, 100, true},
+		"above an eighth":             {1024, 128, false},
+		"small limit":                 {128, 30, true},
+		"small limit, exceeded":       {128, 32, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newConfig(t, `{"level":"Metadata"}`)
+			r := newReceiver(t, &c, 0)
+			version := schema.GroupVersion{Group: "audit.k8s.io", Version: "v1"}
+			backend, err := newWebhook(c.Webhook.ConfigFile, version, wait.Backoff{Steps: 1},
+				Options{MemoryLimit: test.memory << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			backend.(*webhookSink).pending.Add(test.pending << 20)
+			accepted := backend.ProcessEvents(&auditapi.Event{Level: auditapi.LevelMetadata})
+			if accepted != test.want || len(r.events) > 0 != test.want {
+				t.Errorf("accepted %t, delivered %d events; want %t", accepted, len(r.events), test.want)
+			}
+		})
+	}
+}
+
+// A response that exceeds the limits of all backends is dropped together with the request object, and the annotation
+// says so.
 func TestLogTooLarge(t *testing.T) {
 	c := newConfig(t, `{"level":"RequestResponse"}`)
 	c.Log.Path, c.Log.Truncate.Enabled, c.Log.Truncate.MaxEventSize = filepath.Join(t.TempDir(), "audit.log"), true, 2000

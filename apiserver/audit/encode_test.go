@@ -56,7 +56,7 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// TestIsPlain has each byte at each place of a string of more than one word.
+// TestIsPlain has each byte in each position of a string of more than one word.
 func TestIsPlain(t *testing.T) {
 	for char := range 256 {
 		for at := range 20 {

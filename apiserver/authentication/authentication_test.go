@@ -122,20 +122,25 @@ func write(t testing.TB, file string, authorities ...*testAuthority) {
 func TestClientCertificate(t *testing.T) {
 	ca, other := newTestAuthority(t, "clients"), newTestAuthority(t, "other")
 	f := start(t, Options{Clients: authorityFile(t, ca), Anonymous: true})
-	alice := f.ask(t, f.client(t, ca.issue(t, pkix.Name{CommonName: "alice", Organization: []string{"dev", "ops"}}, time.Hour)), nil)
-	if alice.User == nil || alice.User.Name != "alice" || !reflect.DeepEqual(alice.User.Groups, []string{"dev", "ops", "system:authenticated"}) {
+	alice := f.ask(t,
+		f.client(t, ca.issue(t, pkix.Name{CommonName: "alice", Organization: []string{"dev", "ops"}}, time.Hour)), nil)
+	if alice.User == nil || alice.User.Name != "alice" ||
+		!reflect.DeepEqual(alice.User.Groups, []string{"dev", "ops", "system:authenticated"}) {
 		t.Errorf("alice is %+v", alice)
 	}
 	if id := alice.User.Extra[user.CredentialIDKey]; len(id) != 1 || !strings.HasPrefix(id[0], "X509SHA256=") {
 		t.Errorf("credential id %q", id)
 	}
-	if got := f.ask(t, f.client(t, other.issue(t, pkix.Name{CommonName: "mallory"}, time.Hour)), nil); got.User != nil || !strings.Contains(got.Error, "unknown authority") {
+	if got := f.ask(t, f.client(t, other.issue(t, pkix.Name{CommonName: "mallory"}, time.Hour)), nil); got.User != nil ||
+		!strings.Contains(got.Error, "unknown authority") {
 		t.Errorf("another authority's certificate: %+v", got)
 	}
-	if got := f.ask(t, f.client(t, ca.issue(t, pkix.Name{}, time.Hour)), nil); got.User == nil || got.User.Name != user.Anonymous {
+	if got := f.ask(t, f.client(t, ca.issue(t, pkix.Name{}, time.Hour)), nil); got.User == nil ||
+		got.User.Name != user.Anonymous {
 		t.Errorf("a certificate without a name: %+v", got)
 	}
-	if got := f.ask(t, f.client(t, nil), nil); got.User == nil || got.User.Name != user.Anonymous || !reflect.DeepEqual(got.User.Groups, []string{"system:unauthenticated"}) {
+	if got := f.ask(t, f.client(t, nil), nil); got.User == nil || got.User.Name != user.Anonymous ||
+		!reflect.DeepEqual(got.User.Groups, []string{"system:unauthenticated"}) {
 		t.Errorf("no certificate: %+v", got)
 	}
 }
@@ -217,10 +222,14 @@ func TestFrontProxy(t *testing.T) {
 			t.Errorf("header %s was not removed", name)
 		}
 	}
-	if got := f.ask(t, f.client(t, proxies.issue(t, pkix.Name{CommonName: "impostor"}, time.Hour)), headers); got.User != nil {
+	if got := f.ask(
+		t, f.client(t, proxies.issue(t, pkix.Name{CommonName: "impostor"}, time.Hour)), headers,
+	); got.User != nil {
 		t.Errorf("a proxy that is not allowed: %+v", got.User)
 	}
-	if got := f.ask(t, f.client(t, clients.issue(t, pkix.Name{CommonName: "alice"}, time.Hour)), headers); got.User == nil || got.User.Name != "alice" {
+	if got := f.ask(
+		t, f.client(t, clients.issue(t, pkix.Name{CommonName: "alice"}, time.Hour)), headers,
+	); got.User == nil || got.User.Name != "alice" {
 		t.Errorf("the headers of a client were accepted: %+v", got.User)
 	}
 }
@@ -256,7 +265,9 @@ func TestFrontProxyChangesDuringConnection(t *testing.T) {
 	expect("carol")
 	current.Store(&FrontProxy{Authority: authority, UsernameHeaders: []string{"X-User"}})
 	expect("dave")
-	current.Store(&FrontProxy{Authority: authority, UsernameHeaders: []string{"X-User"}, AllowedNames: []string{"another"}})
+	current.Store(&FrontProxy{
+		Authority: authority, UsernameHeaders: []string{"X-User"}, AllowedNames: []string{"another"},
+	})
 	expect("")
 	current.Store(&FrontProxy{Authority: authority, UsernameHeaders: []string{"X-User"}, AllowedNames: []string{"proxy"}})
 	expect("dave")
@@ -291,11 +302,13 @@ func TestTokens(t *testing.T) {
 	}
 	counting := &countingTokens{}
 	f := start(t, Options{
-		Tokens: []authenticator.Token{fromFile, counting}, TokenLife: 10 * time.Second, Audiences: []string{"here"}, Anonymous: true,
+		Tokens: []authenticator.Token{fromFile, counting}, TokenLife: 10 * time.Second,
+		Audiences: []string{"here"}, Anonymous: true,
 	})
 	client := f.client(t, nil)
 	for range 3 {
-		if got := f.ask(t, client, bearer("good")); got.User == nil || got.User.Name != "dave" || got.Headers.Get("Authorization") != "" {
+		if got := f.ask(t, client, bearer("good")); got.User == nil || got.User.Name != "dave" ||
+			got.Headers.Get("Authorization") != "" {
 			t.Errorf("good token: %+v", got)
 		}
 	}
@@ -307,7 +320,9 @@ func TestTokens(t *testing.T) {
 	if counting.calls != 2 {
 		t.Errorf("%d calls after the cached result expired, want 2", counting.calls)
 	}
-	if got := f.ask(t, client, bearer("from-file")); !reflect.DeepEqual(got.User, &user.DefaultInfo{Name: "erin", UID: "3", Groups: []string{"a", "b", "system:authenticated"}}) {
+	if got := f.ask(t, client, bearer("from-file")); !reflect.DeepEqual(
+		got.User, &user.DefaultInfo{Name: "erin", UID: "3", Groups: []string{"a", "b", "system:authenticated"}},
+	) {
 		t.Errorf("token of the file: %+v", got)
 	}
 	for _, bad := range []string{"bad", "broken", "elsewhere"} {
@@ -338,7 +353,9 @@ func TestTokenOfWebSocket(t *testing.T) {
 		{[]string{"a", tokenProtocol + encode([]byte("x")), tokenProtocol + encode([]byte("y"))}, "", "", true},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
-		r.Header = http.Header{"Connection": {"keep-alive, Upgrade"}, "Upgrade": {"WebSocket"}, "Sec-Websocket-Protocol": c.protocols}
+		r.Header = http.Header{
+			"Connection": {"keep-alive, Upgrade"}, "Upgrade": {"WebSocket"}, "Sec-Websocket-Protocol": c.protocols,
+		}
 		token, others, err := tokenOf(r)
 		if (err != nil) != c.fails || token != c.token || (token != "" && others != c.others) {
 			t.Errorf("%q: %q %q %v", c.protocols, token, others, err)
@@ -365,14 +382,17 @@ func TestLocalCalls(t *testing.T) {
 	}
 	r = r.WithContext(Local(r.Context(), &user.DefaultInfo{Name: "system:apiserver"}))
 	got, ok, err := a.AuthenticateRequest(r)
-	if !ok || err != nil || got.User.GetName() != "system:apiserver" || !reflect.DeepEqual(got.User.GetGroups(), []string{"system:authenticated"}) {
+	if !ok || err != nil || got.User.GetName() != "system:apiserver" ||
+		!reflect.DeepEqual(got.User.GetGroups(), []string{"system:authenticated"}) {
 		t.Errorf("local: %+v %v %v", got, ok, err)
 	}
 }
 
 func BenchmarkClientCertificate(b *testing.B) {
 	ca := newTestAuthority(b, "clients")
-	a := New(Options{Clients: authorityFile(b, ca), Clock: testclock.NewFakePassiveClock(time.Now()), Registerer: prometheus.NewRegistry()})
+	a := New(Options{
+		Clients: authorityFile(b, ca), Clock: testclock.NewFakePassiveClock(time.Now()), Registerer: prometheus.NewRegistry(),
+	})
 	pair := ca.issue(b, pkix.Name{CommonName: "alice"}, time.Hour)
 	leaf, err := parse(pair)
 	if err != nil {
@@ -380,7 +400,9 @@ func BenchmarkClientCertificate(b *testing.B) {
 	}
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.TLS = &tls.ConnectionState{PeerCertificates: leaf}
-	for name, ctx := range map[string]context.Context{"verified": ConnContext(context.Background(), nil), "every-time": context.Background()} {
+	for name, ctx := range map[string]context.Context{
+		"verified": ConnContext(context.Background(), nil), "every-time": context.Background(),
+	} {
 		b.Run(name, func(b *testing.B) {
 			r := r.WithContext(ctx)
 			b.ReportAllocs()

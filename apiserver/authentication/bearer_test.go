@@ -36,7 +36,8 @@ func FuzzTokenLikeUpstream(f *testing.F) {
 		}
 		token, others, err := tokenOf(r)
 		theirs := &seen{}
-		_, ok, theirErr := union.New(bearertoken.New(theirs), websocket.NewProtocolAuthenticator(theirs)).AuthenticateRequest(r)
+		_, ok, theirErr := union.New(bearertoken.New(theirs),
+			websocket.NewProtocolAuthenticator(theirs)).AuthenticateRequest(r)
 		if (token != "") != ok || token != theirs.token || (err != nil) != (theirErr != nil) {
 			t.Fatalf("got %q, %v; upstream %q, %v", token, err, theirs.token, theirErr)
 		}

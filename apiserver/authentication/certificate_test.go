@@ -23,7 +23,8 @@ func TestUIDOfCertificate(t *testing.T) {
 		return certificate
 	}
 	for _, enabled := range []bool{true, false} {
-		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowParsingUserUIDFromCertAuth, enabled)
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+			features.AllowParsingUserUIDFromCertAuth, enabled)
 		for name, certificate := range map[string]*x509.Certificate{
 			"none": named(), "one": named("7"), "two": named("7", "8"), "empty": named(""), "number": named(7),
 		} {

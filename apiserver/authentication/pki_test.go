@@ -35,7 +35,9 @@ func newTestAuthority(t testing.TB, name string) *testAuthority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &testAuthority{certificate: certificate, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+	return &testAuthority{
+		certificate: certificate, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+	}
 }
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {
@@ -52,8 +54,9 @@ func (a *testAuthority) issue(t testing.TB, subject pkix.Name, life time.Duratio
 	t.Helper()
 	key := newKey(t)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: subject, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(life),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(2), Subject: subject, NotBefore: time.Now().Add(-time.Minute),
+		NotAfter: time.Now().Add(life), KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, a.certificate, &key.PublicKey, a.key)
 	if err != nil {
 		t.Fatal(err)

@@ -19,10 +19,13 @@ import (
 func TestModesInOrder(t *testing.T) {
 	policy := rbac.New()
 	policy.SetClusterRoleBinding("b", &rbacv1.ClusterRoleBinding{
-		RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "missing"}, Subjects: []rbacv1.Subject{{Kind: "User", Name: "alice"}},
+		RoleRef:  rbacv1.RoleRef{Kind: "ClusterRole", Name: "missing"},
+		Subjects: []rbacv1.Subject{{Kind: "User", Name: "alice"}},
 	})
 	alice := &authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "alice"}, Verb: "get", Path: "/x"}
-	admin := &authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivilegedGroup}}, Verb: "get", Path: "/x"}
+	admin := &authorizer.AttributesRecord{
+		User: &user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivilegedGroup}}, Verb: "get", Path: "/x",
+	}
 	for _, c := range []struct {
 		modes    string
 		request  authorizer.Attributes
@@ -33,14 +36,18 @@ func TestModesInOrder(t *testing.T) {
 		{"AlwaysDeny", alice, authorizer.DecisionNoOpinion, "Everything is forbidden."},
 		{"AlwaysDeny", admin, authorizer.DecisionAllow, ""},
 		{"Node,RBAC", alice, authorizer.DecisionNoOpinion, `RBAC: clusterrole.rbac.authorization.k8s.io "missing" not found`},
-		{"RBAC,AlwaysDeny", alice, authorizer.DecisionNoOpinion, "RBAC: clusterrole.rbac.authorization.k8s.io \"missing\" not found\nEverything is forbidden."},
+		{
+			"RBAC,AlwaysDeny", alice, authorizer.DecisionNoOpinion,
+			"RBAC: clusterrole.rbac.authorization.k8s.io \"missing\" not found\nEverything is forbidden.",
+		},
 		{"AlwaysDeny,AlwaysAllow", alice, authorizer.DecisionAllow, ""},
 	} {
 		a, err := newOf(t, strings.Split(c.modes, ","), policy, silent{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if decision, reason, err := a.Authorize(context.Background(), c.request); decision != c.decision || reason != c.reason || err != nil {
+		if decision, reason, err := a.Authorize(context.Background(), c.request); decision != c.decision ||
+			reason != c.reason || err != nil {
 			t.Errorf("%s: %v %q %v, want %v %q", c.modes, decision, reason, err, c.decision, c.reason)
 		}
 	}
@@ -71,7 +78,8 @@ func TestNoUserIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if decision, _, err := a.Authorize(context.Background(), &authorizer.AttributesRecord{}); err == nil || decision == authorizer.DecisionAllow {
+	if decision, _, err := a.Authorize(context.Background(), &authorizer.AttributesRecord{}); err == nil ||
+		decision == authorizer.DecisionAllow {
 		t.Errorf("%v, %v", decision, err)
 	}
 }

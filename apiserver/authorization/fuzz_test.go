@@ -16,7 +16,8 @@ func FuzzDecodeLikeUpstream(f *testing.F) {
 	f.Add([]byte(fileOf("/does/not/exist", rbacEntry)), true)
 	f.Add([]byte(`{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthorizationConfiguration","authorizers":[
 {"type":"Node","name":"node"},{"type":"RBAC","name":"rbac"},{"type":"ABAC","name":"x"},{"type":"RBAC","name":"rbac"}]}`), false)
-	f.Add([]byte("apiVersion: apiserver.config.k8s.io/v1beta1\nkind: AuthorizationConfiguration\nauthorizers:\n- type: Node\n  name: node\n"), true)
+	f.Add([]byte("apiVersion: apiserver.config.k8s.io/v1beta1\nkind: AuthorizationConfiguration\nauthorizers:\n- type: "+
+		"Node\n  name: node\n"), true)
 	f.Add([]byte(""), true)
 	f.Add([]byte("{"), false)
 	f.Fuzz(func(t *testing.T, data []byte, required bool) {

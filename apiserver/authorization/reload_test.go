@@ -145,12 +145,14 @@ func TestBrokenFileKeepsTheModes(t *testing.T) {
 	server, kubeconfig := startWebhook(t)
 	f := newReloadFixture(t, fileOf(kubeconfig, rbacEntry))
 	for want, content := range map[string]string{
-		"couldn't get version/kind":                       "{",
-		`unknown field "authorizer"`:                      strings.Replace(fileOf(kubeconfig, rbacEntry), "authorizers", "authorizer", 1),
-		"missing required types: [RBAC]":                  fileOf(kubeconfig),
-		"expected name rbac for authorizer RBAC":          fileOf(kubeconfig, `{"type":"RBAC","name":"roles"}`),
-		"Node is not allowed if it was not enabled at":    fileOf(kubeconfig, rbacEntry, `{"type":"Node","name":"node"}`),
-		"authorizers[0].failurePolicy: Unsupported value": strings.Replace(fileOf(kubeconfig, rbacEntry), "Deny", "Perhaps", 1),
+		"couldn't get version/kind": "{",
+		`unknown field "authorizer"`: strings.Replace(fileOf(kubeconfig, rbacEntry),
+			"authorizers", "authorizer", 1),
+		"missing required types: [RBAC]":               fileOf(kubeconfig),
+		"expected name rbac for authorizer RBAC":       fileOf(kubeconfig, `{"type":"RBAC","name":"roles"}`),
+		"Node is not allowed if it was not enabled at": fileOf(kubeconfig, rbacEntry, `{"type":"Node","name":"node"}`),
+		"authorizers[0].failurePolicy: Unsupported value": strings.Replace(fileOf(kubeconfig, rbacEntry), "Deny",
+			"Perhaps", 1),
 		"authorizers: Required value": `{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthorizationConfiguration",` +
 			`"authorizers":[]}`,
 	} {

@@ -27,7 +27,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// destination is a place for backups: its flags, and the directory in which its files can be damaged.
+// destination is a place for backups: its flags, and the directory that has its files, where they can be damaged.
 type destination struct {
 	flags []string
 	files string
@@ -41,12 +41,14 @@ func destinations(t *testing.T) map[string]destination {
 	server := upstream.StartS3(t)
 	t.Setenv(accessKeyVariable, upstream.S3AccessKey)
 	t.Setenv(secretKeyVariable, upstream.S3SecretKey)
-	flags := []string{"--s3-endpoint", server.URL, "--s3-bucket", upstream.S3Bucket, "--s3-path-style", "--s3-region", "us-east-1"}
+	flags := []string{
+		"--s3-endpoint", server.URL, "--s3-bucket", upstream.S3Bucket, "--s3-path-style", "--s3-region", "us-east-1",
+	}
 	result["S3"] = destination{flags, server.Directory}
 	return result
 }
 
-// run runs the command and returns what it prints.
+// run runs the command and returns its output.
 func run(t *testing.T, d destination, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -87,6 +89,7 @@ func TestBackups(t *testing.T) {
 			testPlain(t, d, flags.DataDirectory)
 			testEncrypted(t, d, flags.DataDirectory, keys)
 			testDamage(t, d, flags.DataDirectory)
+			testReplaced(t, d, flags.DataDirectory, keys)
 		})
 	}
 }
@@ -94,10 +97,14 @@ func TestBackups(t *testing.T) {
 func testPlain(t *testing.T, d destination, member string) {
 	t.Helper()
 	resultFile := filepath.Join(t.TempDir(), "result")
-	create := []string{"create", "--data-dir", member, "--path", "default/demo/plain", "--uid", "1", "--namespace", "default", "--cluster", "demo"}
+	create := []string{
+		"create", "--data-dir", member, "--path", "default/demo/plain", "--uid", "1", "--namespace", "default",
+		"--cluster", "demo",
+	}
 	made := mustRun(t, d, append(create, "--result-file", resultFile)...)
 	m := made.Manifest
-	if m.Cluster != "demo" || m.Snapshot.Keys != 1 || m.StoredBytes != m.Snapshot.SizeBytes || m.Encrypted() || m.Created.IsZero() {
+	if m.Cluster != "demo" || m.Snapshot.Keys != 1 || m.StoredBytes != m.Snapshot.SizeBytes ||
+		m.Encrypted() || m.Created.IsZero() {
 		t.Errorf("created %+v", m)
 	}
 	reported, err := os.ReadFile(resultFile)
@@ -109,13 +116,23 @@ func testPlain(t *testing.T, d destination, member string) {
 	wantError(t, "contains another backup", d, create...)
 
 	directory := filepath.Join(t.TempDir(), "etcd")
-	restore := []string{"restore", "--path", "default/demo/plain", "--data-dir", directory, "--uid", "r", "--name", "demo-0"}
+	restore := []string{
+		"restore", "--path", "default/demo/plain", "--data-dir", directory, "--uid", "r", "--name", "demo-0",
+	}
+	wantError(t, "nothing is known that shows whether the backup was replaced", d, restore...)
+	restore = append(restore, "--manifest-sha256", made.ManifestSHA256)
 	first := mustRun(t, d, restore...)
+	if first.Verification != format.VerifiedByManifestDigest || first.ManifestSHA256 != made.ManifestSHA256 ||
+		made.VerificationKey != "" {
+		t.Errorf("restored %+v", first)
+	}
 	if again := mustRun(t, d, restore...); again.Location != first.Location {
 		t.Errorf("repeated restore: %+v, want %+v", again, first)
 	}
 	restore[slices.Index(restore, "r")] = "another"
-	for range 2 { // a repetition does not resume the attempt that failed
+	resumed := append(slices.Clone(restore), "--uid", "r", "--manifest-sha256", strings.Repeat("0", 64)) // another backup
+	wantError(t, "already has the backup "+first.Location, d, resumed...)
+	for range 2 { // a repeated attempt does not resume the failed one
 		wantError(t, "already has the backup "+first.Location, d, restore...)
 	}
 	checkRestored(t, directory)
@@ -127,11 +144,12 @@ func testPlain(t *testing.T, d destination, member string) {
 	if _, err := run(t, d, "delete", "--path", "default/demo/plain", "--uid", "2"); err != nil {
 		t.Error(err)
 	}
-	mustRun(t, d, append(create[:len(create):len(create)], "--uid", "1")...) // it was not deleted
+	mustRun(t, d, append(create[:len(create):len(create)], "--uid", "1")...) // the backup was not deleted
 	if _, err := run(t, d, "delete", "--path", "default/demo/plain", "--uid", "1"); err != nil {
 		t.Error(err)
 	}
-	wantError(t, "not a complete backup", d, "restore", "--path", "default/demo/plain", "--data-dir", directory+"2")
+	wantError(t, "not a complete backup", d, "restore", "--path", "default/demo/plain", "--data-dir",
+		directory+"2", "--unverified")
 	if table, err := run(t, d, "list"); err != nil || strings.Count(table, "\n") != 1 {
 		t.Errorf("listed %q after the deletion, %v", table, err)
 	}
@@ -147,7 +165,7 @@ func checkRestored(t *testing.T, directory string) {
 	}
 }
 
-// ageKeys are files with recipients and identities of two keys.
+// ageKeys has files with the recipients and the identities of two keys.
 type ageKeys struct{ recipients, identities, others string }
 
 func newAgeKeys(t *testing.T) ageKeys {
@@ -168,7 +186,10 @@ func newAgeKeys(t *testing.T) ageKeys {
 		}
 		pairs = append(pairs, pair)
 	}
-	return ageKeys{write("recipients", pairs[0].Recipient().String()), write("identities", pairs[0].String()), write("others", pairs[1].String())}
+	return ageKeys{
+		write("recipients", pairs[0].Recipient().String()), write("identities", pairs[0].String()),
+		write("others", pairs[1].String()),
+	}
 }
 
 func testEncrypted(t *testing.T, d destination, member string, keys ageKeys) {
@@ -182,13 +203,15 @@ func testEncrypted(t *testing.T, d destination, member string, keys ageKeys) {
 		t.Fatal(err)
 	}
 	t.Setenv(sealedKeysVariable, base64.StdEncoding.EncodeToString(sealed))
-	made := mustRun(t, d, "create", "--data-dir", member, "--path", "default/demo/encrypted", "--recipients-file", keys.recipients)
+	made := mustRun(t, d, "create", "--data-dir", member, "--path", "default/demo/encrypted",
+		"--recipients-file", keys.recipients)
 	stored, err := os.ReadFile(filepath.Join(d.files, "default/demo/encrypted", made.Manifest.File))
 	if err != nil || bytes.Contains(stored, []byte("/registry/a")) || !made.Manifest.Encrypted() {
 		t.Errorf("the stored file is not encrypted: %v, %+v", err, made)
 	}
 	directory := filepath.Join(t.TempDir(), "etcd")
-	restore := []string{"restore", "--path", "default/demo/encrypted", "--data-dir", directory, "--name", "demo-0"}
+	restore := []string{"restore", "--path", "default/demo/encrypted", "--data-dir", directory, "--name", "demo-0",
+		"--manifest-sha256", made.ManifestSHA256}
 	wantError(t, "identities to decrypt it are required", d, restore...)
 	wantError(t, "no identity matches", d, append(restore, "--identities-file", keys.others)...)
 	restored := mustRun(t, d, append(restore, "--identities-file", keys.identities)...)
@@ -197,12 +220,13 @@ func testEncrypted(t *testing.T, d destination, member string, keys ageKeys) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if opened, err := format.Open(restored.Manifest.SealedKeys, identities); err != nil || string(opened.ServiceAccountPrivate) != "private" {
+	if opened, err := format.Open(restored.Manifest.SealedKeys, identities); err != nil ||
+		string(opened.ServiceAccountPrivate) != "private" {
 		t.Errorf("opened %+v, %v", opened, err)
 	}
 }
 
-// A backup that was damaged where it is stored is not restored, and leaves no data directory.
+// A backup that was damaged in its store is not restored, and leaves no data directory.
 func testDamage(t *testing.T, d destination, member string) {
 	t.Helper()
 	made := mustRun(t, d, "create", "--data-dir", member, "--path", "damaged")
@@ -211,7 +235,7 @@ func testDamage(t *testing.T, d destination, member string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A manifest that is damaged, or a file of another program, does not hide the backups.
+	// A damaged manifest, or a file of another program, does not hide the backups.
 	other := filepath.Join(d.files, "other", format.ManifestFile)
 	if err := errors.Join(os.Mkdir(filepath.Dir(other), 0o700), os.WriteFile(other, []byte("["), 0o600)); err != nil {
 		t.Fatal(err)
@@ -224,7 +248,7 @@ func testDamage(t *testing.T, d destination, member string) {
 		t.Fatal(err)
 	}
 	directory := filepath.Join(t.TempDir(), "etcd")
-	wantError(t, "is damaged", d, "restore", "--path", "damaged", "--data-dir", directory)
+	wantError(t, "is damaged", d, "restore", "--path", "damaged", "--data-dir", directory, "--unverified")
 	if _, err := os.Stat(directory); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the restore left a data directory: %v", err)
 	}
@@ -254,7 +278,8 @@ func TestLaggingMembersAreSkipped(t *testing.T) {
 	if err := c.saveFrom(t.Context(), endpoints, 3, file); err != nil || c.manifest.Member != endpoints[1] {
 		t.Errorf("saved from %s: %v, want %s", c.manifest.Member, err, endpoints[1])
 	}
-	if err := c.saveFrom(t.Context(), endpoints, 4, file); err == nil || strings.Count(err.Error(), "the member lags") != 2 {
+	if err := c.saveFrom(t.Context(), endpoints, 4, file); err == nil ||
+		strings.Count(err.Error(), "the member lags") != 2 {
 		t.Errorf("got %v, want an error for both members", err)
 	}
 }
@@ -266,7 +291,9 @@ func TestBackupErrors(t *testing.T) {
 		"no etcd member runs":               "create --path x --data-dir " + t.TempDir(),
 		"which needs a quorum":              "create --path x --endpoints http://127.0.0.1:1 --timeout 200ms",
 		"--data-dir is required":            "restore --path x",
-		"is not a complete backup":          "restore --path x --data-dir " + t.TempDir(),
+		"is not a complete backup":          "restore --path x --unverified --data-dir " + t.TempDir(),
+		"--unverified excludes":             "restore --path x --unverified --manifest-sha256 0 --data-dir x",
+		"the verification key \"x\"":        "restore --path x --verification-key x --data-dir x",
 		"must be a relative path":           "delete --path ../x",
 	} {
 		wantError(t, want, d, strings.Fields(args)...)
@@ -274,11 +301,11 @@ func TestBackupErrors(t *testing.T) {
 	wantError(t, "one of --directory and --s3-endpoint", destination{}, "list")
 	wantError(t, "--s3-bucket is required", destination{}, "list", "--s3-endpoint", "http://127.0.0.1:1")
 	t.Setenv(accessKeyVariable, "")
-	wantError(t, "S3 credentials are missing", destination{}, "list", "--s3-endpoint", "http://127.0.0.1:1", "--s3-bucket", "b")
+	wantError(t, "S3 credentials are missing", destination{}, "list", "--s3-endpoint", "http://127.0.0.1:1",
+		"--s3-bucket", "b")
 }
 
-// A member that dies while its snapshot is transferred makes the backup fail, or the backup is good: it is never stored
-// incomplete.
+// If a member dies while its snapshot is transferred, either the backup fails, or it is complete and undamaged.
 func TestBackupWhileTheMemberDies(t *testing.T) {
 	endpoint, process := startEtcd(t)
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
@@ -296,7 +323,9 @@ func TestBackupWhileTheMemberDies(t *testing.T) {
 	finished := make(chan error, 1)
 	go func() {
 		command := newCommand(io.Discard, io.Discard)
-		command.SetArgs([]string{"create", "--endpoints", endpoint, "--path", "a", "--scratch", scratch, "--directory", volume})
+		command.SetArgs([]string{
+			"create", "--endpoints", endpoint, "--path", "a", "--scratch", scratch, "--directory", volume,
+		})
 		finished <- command.ExecuteContext(t.Context())
 	}()
 	transferring := func(context.Context) (bool, error) {
@@ -319,7 +348,7 @@ func TestBackupWhileTheMemberDies(t *testing.T) {
 		t.Errorf("the backup returned %v, listed is %q", failed, listed)
 	}
 	if failed == nil {
-		mustRun(t, d, "restore", "--path", "a", "--data-dir", filepath.Join(t.TempDir(), "etcd"))
+		mustRun(t, d, "restore", "--path", "a", "--data-dir", filepath.Join(t.TempDir(), "etcd"), "--unverified")
 	}
 }
 
@@ -340,9 +369,9 @@ func startEtcd(t *testing.T) (endpoint string, process *os.Process) {
 		urls = append(urls, "http://"+listener.Addr().String())
 		listener.Close()
 	}
-	command := exec.Command(binary, "--data-dir", t.TempDir(), "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0],
-		"--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1], "--initial-cluster", "default="+urls[1],
-		"--unsafe-no-fsync", "--log-level", "error")
+	command := exec.Command(binary, "--data-dir", t.TempDir(), "--listen-client-urls", urls[0],
+		"--advertise-client-urls", urls[0], "--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1],
+		"--initial-cluster", "default="+urls[1], "--unsafe-no-fsync", "--log-level", "error")
 	command.Stderr = os.Stderr
 	if err := command.Start(); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestConcurrentBackups creates backups of the same path at the same time, as operators in two hosting clusters do that share a
-// bucket. Those of one UID succeed, the others fail, and what is stored is complete.
+// TestConcurrentBackups creates backups of the same path at the same time, like operators in two hosting clusters
+// that share a bucket. The attempts of one UID succeed, the others fail, and the stored backup is complete.
 func TestConcurrentBackups(t *testing.T) {
 	flags := etcdtest.Flags(t)
 	member := etcdtest.Start(t, flags)
@@ -30,7 +30,7 @@ func TestConcurrentBackups(t *testing.T) {
 				if len(succeeded) != 1 {
 					t.Errorf("backups with the UIDs %v succeeded, want one", succeeded)
 				}
-				for uid := range succeeded { // verifies what is stored
+				for uid := range succeeded { // create verifies the stored backup
 					mustRun(t, d, "create", "--data-dir", flags.DataDirectory, "--path", target, "--uid", uid)
 				}
 				if files := storedFiles(t, d, target); len(files) != 2 {
@@ -57,7 +57,7 @@ func createConcurrently(t *testing.T, d destination, member, target string) map[
 			case err == nil:
 				succeeded[uid] = true
 			case !strings.Contains(err.Error(), "contains another backup"):
-				t.Log(err) // an attempt whose snapshot was deleted by a complete one of the same UID
+				t.Log(err) // a complete attempt with the same UID has deleted the snapshot of this one
 			}
 		})
 	}
@@ -94,8 +94,8 @@ func storedFiles(t *testing.T, d destination, target string) (names []string) {
 	return names
 }
 
-// TestUnfinishedSnapshots checks that snapshots of attempts that were killed are deleted: by the next attempt of their UID, or
-// with the backup. Those of other UIDs, whose upload may be in progress, are kept.
+// TestUnfinishedSnapshots checks that the snapshots of attempts that were killed are deleted: by the next attempt of
+// their UID, or with the backup. The snapshots of other UIDs, whose upload may be in progress, are kept.
 func TestUnfinishedSnapshots(t *testing.T) {
 	flags := etcdtest.Flags(t)
 	if _, err := etcdtest.Start(t, flags).Client().Put(t.Context(), "/registry/a", "value"); err != nil {
@@ -134,7 +134,7 @@ func TestUnfinishedSnapshots(t *testing.T) {
 	}
 }
 
-// TestCreateKeepsFiles checks that a store does not replace a file that it is to create.
+// TestCreateKeepsFiles checks that create of a store does not replace an existing file.
 func TestCreateKeepsFiles(t *testing.T) {
 	for name, d := range destinations(t) {
 		t.Run(name, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestRepeatedManifest(t *testing.T) {
 	}
 }
 
-// TestCreateWithoutLinks checks the same on a file system without links.
+// TestCreateWithoutLinks checks that create does not replace an existing file on a file system without links.
 func TestCreateWithoutLinks(t *testing.T) {
 	d, err := openDirectory(t.TempDir())
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/resource"
 )
 
 const (
@@ -31,7 +32,7 @@ func BenchmarkListPodsOfNode(b *testing.B) {
 		}
 		return data
 	})
-	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[""]}
+	target := resource.Target{Match: match, Endpoint: match.Version.Endpoints[""]}
 	for node := 0; b.Loop(); node++ {
 		selector := fields.OneTermEqualSelector("spec.nodeName", fmt.Sprintf("node-%d", node%benchmarkNodes))
 		options := registry.ListOptions{Selection: registry.Selection{Field: selector}, ResourceVersion: "0"}

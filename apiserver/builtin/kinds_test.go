@@ -47,7 +47,9 @@ func TestScaleIsAViewOfItsParent(t *testing.T) {
 		},
 	}, resource.WriteOptions{}))
 	scale := func(replicas int32) error {
-		_, err := s.Update(ctx, resource.Key{GroupResource: controllers, Subresource: "scale", Namespace: "default", Name: "web"}, func(o runtime.Object) error {
+		_, err := s.Update(ctx, resource.Key{
+			GroupResource: controllers, Subresource: "scale", Namespace: "default", Name: "web",
+		}, func(o runtime.Object) error {
 			view, ok := o.(*autoscaling.Scale)
 			if !ok {
 				return fmt.Errorf("scale shows a %T", o)
@@ -97,38 +99,52 @@ func TestReviews(t *testing.T) {
 	ctx := builtintest.WithUser(t.Context(), "jane", "team")
 	create := func(group, plural string, body runtime.Object) runtime.Object {
 		t.Helper()
-		return must[runtime.Object](t)(s.Call(ctx, resource.Key{GroupResource: schema.GroupResource{Group: group, Resource: plural}}, body))
+		return must[runtime.Object](t)(s.Call(ctx, resource.Key{
+			GroupResource: schema.GroupResource{Group: group, Resource: plural},
+		}, body))
 	}
-	good := create("authentication.k8s.io", "tokenreviews", &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: "secret"}}).(*authentication.TokenReview)
+	good := create("authentication.k8s.io", "tokenreviews",
+		&authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: "secret"}}).(*authentication.TokenReview)
 	if !good.Status.Authenticated || good.Status.User.Username != "jane" {
 		t.Errorf("token review: %+v", good.Status)
 	}
-	bad := create("authentication.k8s.io", "tokenreviews", &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: "guess"}}).(*authentication.TokenReview)
+	bad := create("authentication.k8s.io", "tokenreviews",
+		&authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: "guess"}}).(*authentication.TokenReview)
 	if bad.Status.Authenticated || bad.Status.User.Username != "" {
 		t.Errorf("token review of a wrong token: %+v", bad.Status)
 	}
-	self := create("authentication.k8s.io", "selfsubjectreviews", &authentication.SelfSubjectReview{}).(*authentication.SelfSubjectReview)
+	self := create("authentication.k8s.io", "selfsubjectreviews",
+		&authentication.SelfSubjectReview{}).(*authentication.SelfSubjectReview)
 	if self.Status.UserInfo.Username != "jane" {
 		t.Errorf("self review: %+v", self.Status)
 	}
 	for verb, want := range map[string]bool{"get": true, "delete": false} {
 		review := create("authorization.k8s.io", "selfsubjectaccessreviews", &authorization.SelfSubjectAccessReview{
-			Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorization.ResourceAttributes{Verb: verb, Resource: "pods"}},
+			Spec: authorization.SelfSubjectAccessReviewSpec{
+				ResourceAttributes: &authorization.ResourceAttributes{Verb: verb, Resource: "pods"},
+			},
 		}).(*authorization.SelfSubjectAccessReview)
 		if review.Status.Allowed != want {
 			t.Errorf("may jane %s pods: %+v", verb, review.Status)
 		}
-		spec := authorization.SubjectAccessReviewSpec{User: "joe", ResourceAttributes: &authorization.ResourceAttributes{Namespace: "team", Verb: verb, Resource: "pods"}}
-		other := create("authorization.k8s.io", "subjectaccessreviews", &authorization.SubjectAccessReview{Spec: spec}).(*authorization.SubjectAccessReview)
+		spec := authorization.SubjectAccessReviewSpec{
+			User: "joe", ResourceAttributes: &authorization.ResourceAttributes{Namespace: "team", Verb: verb, Resource: "pods"},
+		}
+		other := create("authorization.k8s.io", "subjectaccessreviews",
+			&authorization.SubjectAccessReview{Spec: spec}).(*authorization.SubjectAccessReview)
 		if other.Status.Allowed != want {
 			t.Errorf("may joe %s pods: %+v", verb, other.Status)
 		}
 		local := schema.GroupResource{Group: "authorization.k8s.io", Resource: "localsubjectaccessreviews"}
 		body := &authorization.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: "team"}, Spec: spec}
-		if answer := must[runtime.Object](t)(s.Call(ctx, resource.Key{GroupResource: local, Namespace: "team"}, body)).(*authorization.LocalSubjectAccessReview); answer.Status.Allowed != want {
+		if answer := must[runtime.Object](t)(
+			s.Call(ctx, resource.Key{GroupResource: local, Namespace: "team"}, body),
+		).(*authorization.LocalSubjectAccessReview); answer.Status.Allowed != want {
 			t.Errorf("may joe %s pods in team: %+v", verb, answer.Status)
 		}
-		if _, err := s.Call(ctx, resource.Key{GroupResource: local, Namespace: "elsewhere"}, body); !apierrors.IsBadRequest(err) {
+		if _, err := s.Call(
+			ctx, resource.Key{GroupResource: local, Namespace: "elsewhere"}, body,
+		); !apierrors.IsBadRequest(err) {
 			t.Errorf("a review of another namespace: %v", err)
 		}
 	}
@@ -146,8 +162,11 @@ func TestCustomResourceDefinitionStaysForItsInstances(t *testing.T) {
 	definition := decode(t, match.Version.Codec, []byte(widgets), runtime.ContentTypeJSON)
 	must[runtime.Object](t)(s.Create(ctx,
 		resource.Key{GroupResource: definitionsResource}, definition, resource.WriteOptions{}))
-	stored := must[*clientv3.GetResponse](t)(s.Etcd.Get(ctx, "/registry/apiextensions.k8s.io/customresourcedefinitions/"+name))
-	if len(stored.Kvs) != 1 || !bytes.HasPrefix(stored.Kvs[0].Value, []byte(`{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1beta1"`)) {
+	stored := must[*clientv3.GetResponse](t)(s.Etcd.Get(ctx,
+		"/registry/apiextensions.k8s.io/customresourcedefinitions/"+name))
+	if len(stored.Kvs) != 1 ||
+		!bytes.HasPrefix(stored.Kvs[0].Value,
+			[]byte(`{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1beta1"`)) {
 		t.Errorf("stored as %.120s", stored.Kvs)
 	}
 	key := resource.Key{GroupResource: definitionsResource, Name: name}
@@ -155,7 +174,8 @@ func TestCustomResourceDefinitionStaysForItsInstances(t *testing.T) {
 		t.Fatal(err)
 	}
 	deleted := must[runtime.Object](t)(s.Get(ctx, key, resource.ReadOptions{})).(*apiextensions.CustomResourceDefinition)
-	if deleted.DeletionTimestamp == nil || !apiextensions.CRDHasFinalizer(deleted, apiextensions.CustomResourceCleanupFinalizer) ||
+	if deleted.DeletionTimestamp == nil ||
+		!apiextensions.CRDHasFinalizer(deleted, apiextensions.CustomResourceCleanupFinalizer) ||
 		!apiextensions.IsCRDConditionTrue(deleted, apiextensions.Terminating) {
 		t.Errorf("deleted definition: %+v %+v", deleted.ObjectMeta, deleted.Status.Conditions)
 	}

@@ -51,7 +51,8 @@ func TestAppliersShareADeployment(t *testing.T) {
 		{"bob", "main", "b:1", true},
 		{"alice", "main", "a:2", false},
 	} {
-		if err := apply(step.manager, step.container, step.image); apierrors.IsConflict(err) != step.conflict || (err != nil) != step.conflict {
+		if err := apply(step.manager, step.container, step.image); apierrors.IsConflict(err) != step.conflict ||
+			(err != nil) != step.conflict {
 			t.Errorf("%+v: %v", step, err)
 		}
 	}
@@ -68,7 +69,8 @@ func TestAppliersShareADeployment(t *testing.T) {
 func TestStatusIsNotOwnedThroughTheMainEndpoint(t *testing.T) {
 	match, _ := resource.NewCatalog(definitions()...).Lookup("apps", "v1", "deployments")
 	live := match.Version.Codec.New()
-	changed := decode(t, match.Version.Codec, []byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"paused":true},"status":{"replicas":3}}`), runtime.ContentTypeJSON)
+	changed := decode(t, match.Version.Codec,
+		[]byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"paused":true},"status":{"replicas":3}}`), runtime.ContentTypeJSON)
 	for subresource, owned := range map[string]string{"": "f:spec", "status": "f:status"} {
 		manager := must[*managedfields.FieldManager](t)(match.Version.Endpoints[subresource].FieldManager())
 		updated := must[runtime.Object](t)(manager.Update(live, changed.DeepCopyObject(), "alice"))
@@ -92,7 +94,9 @@ var configMapsResource = schema.GroupResource{Resource: "configmaps"}
 
 // applyKey applies one key of a ConfigMap with its own field manager.
 func applyKey(ctx context.Context, s *builtintest.Server, name, key string) error {
-	_, err := s.Apply(resource.WithManager(ctx, "manager-of-"+key), resource.Key{GroupResource: configMapsResource, Namespace: "default", Name: name}, map[string]any{
+	_, err := s.Apply(resource.WithManager(ctx, "manager-of-"+key), resource.Key{
+		GroupResource: configMapsResource, Namespace: "default", Name: name,
+	}, map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]any{key: "set"},
 	}, resource.WriteOptions{})
 	return err
@@ -130,7 +134,9 @@ func (refusing) Validate(context.Context, *admission.Attributes) error { return 
 // TestApplicationsOfTheServer: plugins without Internal do not see the server's own writes.
 func TestApplicationsOfTheServer(t *testing.T) {
 	all := []admission.Operation{admission.Create, admission.Update}
-	s := builtintest.NewServer(t, builtin.Options{}, &admission.Chain{Plugins: []admission.Plugin{{Operations: all, Validator: refusing{}}}})
+	s := builtintest.NewServer(t, builtin.Options{}, &admission.Chain{
+		Plugins: []admission.Plugin{{Operations: all, Validator: refusing{}}},
+	})
 	for _, key := range []string{"created", "updated"} {
 		if err := applyKey(t.Context(), s, "own", key); err != nil {
 			t.Errorf("%s: %v", key, err)

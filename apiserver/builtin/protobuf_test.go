@@ -22,7 +22,7 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/crd"
-	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/change"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -101,8 +101,8 @@ func TestOverlappingLabelsAreRejected(t *testing.T) {
 	}
 }
 
-// TestInvalidEmbeddedJSON: a protobuf body can contain invalid JSON. kube-apiserver panics. JSON that is nested too deep is
-// rejected before the object is decoded, other invalid JSON when the object is created.
+// TestInvalidEmbeddedJSON: a protobuf body can contain invalid JSON. kube-apiserver panics. JSON that is nested too
+// deep is rejected before the object is decoded, other invalid JSON when the object is created.
 func TestInvalidEmbeddedJSON(t *testing.T) {
 	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	name := schema.GroupResource{Group: "apps", Resource: "controllerrevisions"}
@@ -133,10 +133,10 @@ func TestInvalidEmbeddedJSON(t *testing.T) {
 func TestDeepPatches(t *testing.T) {
 	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	match, _ := s.Catalog.Current().Find(crd.Resource)
-	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Name: "a.example.com"}
+	target := resource.Target{Match: match, Endpoint: match.Version.Endpoints[""], Name: "a.example.com"}
 	deep := `{"spec":` + strings.Repeat(`{"not":`, 2000) + `{}` + strings.Repeat(`}`, 2000) + `}`
 	for _, kind := range []types.PatchType{types.ApplyYAMLPatchType, types.StrategicMergePatchType, types.MergePatchType} {
-		patch := registry.Patch{Type: kind, Data: []byte(deep), Manager: "m"}
+		patch := change.Patch{Type: kind, Data: []byte(deep), Manager: "m"}
 		_, err := patch.Apply(t.Context(), target, match.Version.Codec.New())
 		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "nested more than") {
 			t.Errorf("%s: %v", kind, err)

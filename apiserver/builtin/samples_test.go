@@ -54,9 +54,9 @@ func sampleKinds(t testing.TB) map[string]sampled {
 // completed are the kinds that upstream completes even if every field is set: labels and annotations, deprecated
 // fields, requests from limits.
 var completed = []string{
-	"apps.v1.DaemonSet", "apps.v1.Deployment", "apps.v1.ReplicaSet", "apps.v1.StatefulSet", "autoscaling.v1.HorizontalPodAutoscaler",
-	"batch.v1.CronJob", "batch.v1.Job", "core.v1.Namespace", "core.v1.Node", "core.v1.Pod", "core.v1.PodTemplate",
-	"core.v1.ReplicationController", "core.v1.Secret",
+	"apps.v1.DaemonSet", "apps.v1.Deployment", "apps.v1.ReplicaSet", "apps.v1.StatefulSet",
+	"autoscaling.v1.HorizontalPodAutoscaler", "batch.v1.CronJob", "batch.v1.Job", "core.v1.Namespace", "core.v1.Node",
+	"core.v1.Pod", "core.v1.PodTemplate", "core.v1.ReplicationController", "core.v1.Secret",
 }
 
 // formats are the formats of samples by file extension.
@@ -64,9 +64,15 @@ var formats = map[string]struct {
 	mediaType  string
 	serializer runtime.Serializer
 }{
-	"json": {runtime.ContentTypeJSON, jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{Pretty: true})},
-	"yaml": {runtime.ContentTypeYAML, jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{Yaml: true})},
-	"pb":   {runtime.ContentTypeProtobuf, protobuf.NewSerializer(nil, nil)},
+	"json": {
+		runtime.ContentTypeJSON,
+		jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{Pretty: true}),
+	},
+	"yaml": {
+		runtime.ContentTypeYAML,
+		jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{Yaml: true}),
+	},
+	"pb": {runtime.ContentTypeProtobuf, protobuf.NewSerializer(nil, nil)},
 }
 
 // TestSamples round-trips upstream's serialized samples of this release and the three before, in which every field is
@@ -121,7 +127,8 @@ func checkSample(t *testing.T, kind sampled, file, format string) {
 	}
 	stored := must[[]byte](t)(kind.model.Store(t.Context(), internal))
 	expect(t, "read", format, want, must[runtime.Object](t)(kind.model.LoadExternal(t.Context(), stored)))
-	expect(t, "loaded", format, want, must[runtime.Object](t)(kind.model.External(must[runtime.Object](t)(kind.model.Load(t.Context(), stored)))))
+	expect(t, "loaded", format, want,
+		must[runtime.Object](t)(kind.model.External(must[runtime.Object](t)(kind.model.Load(t.Context(), stored)))))
 }
 
 // afterwards returns the expected bytes after a round trip.

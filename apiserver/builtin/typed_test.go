@@ -21,7 +21,7 @@ func TestGoTypesFitTheirSchema(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds under the race detector")
 	}
-	converter, err := builtinschema.NewLoaderOfAll().For(legacyscheme.Scheme)()
+	converter, err := builtinschema.NewLoaderForAllVersions().For(legacyscheme.Scheme)()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,10 @@ func goldenDiscovery(t *testing.T) map[string]served {
 	core := metav1.APIResourceList{}
 	readJSON(t, filepath.Join(directory, "api__v1.json"), &core)
 	for _, r := range core.APIResources {
-		all["v1 "+r.Name] = served{r.SingularName, r.Namespaced, kindIn(r.Group, r.Version, r.Kind, schema.GroupVersion{Version: "v1"}), r.Verbs, r.ShortNames, r.Categories}
+		all["v1 "+r.Name] = served{
+			r.SingularName, r.Namespaced, kindIn(r.Group, r.Version, r.Kind, schema.GroupVersion{Version: "v1"}), r.Verbs,
+			r.ShortNames, r.Categories,
+		}
 	}
 	groups := apidiscovery.APIGroupDiscoveryList{}
 	readJSON(t, filepath.Join(directory, "aggregated_v2.json"), &groups)
@@ -80,9 +83,14 @@ func goldenDiscovery(t *testing.T) map[string]served {
 func addVersion(all map[string]served, gv schema.GroupVersion, resources []apidiscovery.APIResourceDiscovery) {
 	for _, r := range resources {
 		namespaced := r.Scope == apidiscovery.ScopeNamespace
-		all[gv.String()+" "+r.Resource] = served{r.SingularResource, namespaced, kindIn(r.ResponseKind.Group, r.ResponseKind.Version, r.ResponseKind.Kind, gv), r.Verbs, r.ShortNames, r.Categories}
+		all[gv.String()+" "+r.Resource] = served{
+			r.SingularResource, namespaced, kindIn(r.ResponseKind.Group, r.ResponseKind.Version, r.ResponseKind.Kind, gv),
+			r.Verbs, r.ShortNames, r.Categories,
+		}
 		for _, s := range r.Subresources {
-			all[gv.String()+" "+r.Resource+"/"+s.Subresource] = served{"", namespaced, kindIn(s.ResponseKind.Group, s.ResponseKind.Version, s.ResponseKind.Kind, gv), s.Verbs, nil, nil}
+			all[gv.String()+" "+r.Resource+"/"+s.Subresource] = served{
+				"", namespaced, kindIn(s.ResponseKind.Group, s.ResponseKind.Version, s.ResponseKind.Kind, gv), s.Verbs, nil, nil,
+			}
 		}
 	}
 }
@@ -128,7 +136,8 @@ var definitions = sync.OnceValue(func() []*resource.Definition {
 func everything(t testing.TB) []*resource.Definition {
 	t.Helper()
 	for _, gate := range []featuregate.Feature{
-		features.ClusterTrustBundle, features.GenericWorkload, features.PodCertificateRequest, features.StorageVersionMigrator,
+		features.ClusterTrustBundle, features.GenericWorkload, features.PodCertificateRequest,
+		features.StorageVersionMigrator,
 	} {
 		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, true)
 	}

@@ -16,14 +16,18 @@ import (
 func TestAsStored(t *testing.T) {
 	for _, revision := range []int64{1, 9, 10, 12345, math.MaxInt64} {
 		for length := range 140 {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("n", length), Labels: map[string]string{"a": "b"}}, Spec: corev1.PodSpec{NodeName: "m"}}
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("n", length), Labels: map[string]string{"a": "b"}},
+				Spec:       corev1.PodSpec{NodeName: "m"},
+			}
 			stored := encodeUpstream(t, Protobuf, pod, podKind)
 			setRevision(pod, revision)
 			for metadataOnly, object := range map[bool]runtime.Object{false: pod, true: Metadata(pod)} {
 				encoding, ok := AsStored(stored, revision, metadataOnly)
 				item := itemOf(t, Protobuf, object)
 				if !ok || !encoding.IsItem(item) || !bytes.Equal(encoding.Bytes(), item) || encoding.Size() != len(item) {
-					t.Fatalf("revision %d, name of %d, metadata only %t: %t, %q, want %q", revision, length, metadataOnly, ok, encoding.Bytes(), item)
+					t.Fatalf("revision %d, name of %d, metadata only %t: %t, %q, want %q", revision, length, metadataOnly,
+						ok, encoding.Bytes(), item)
 				}
 			}
 		}
@@ -44,8 +48,9 @@ func TestIsNotAsStored(t *testing.T) {
 	withRevision := pod.DeepCopy()
 	withRevision.ResourceVersion = "7"
 	for what, stored := range map[string][]byte{
-		"nothing": nil, "JSON": encodeUpstream(t, JSON, pod, podKind), "a stored revision": encodeUpstream(t, Protobuf, withRevision, podKind),
-		"no metadata": AppendEnvelope(nil, podKind, nil), "cut off": encodeUpstream(t, Protobuf, pod, podKind)[:12],
+		"nothing": nil, "JSON": encodeUpstream(t, JSON, pod, podKind),
+		"a stored revision": encodeUpstream(t, Protobuf, withRevision, podKind),
+		"no metadata":       AppendEnvelope(nil, podKind, nil), "cut off": encodeUpstream(t, Protobuf, pod, podKind)[:12],
 	} {
 		if encoding, ok := AsStored(stored, 7, false); ok {
 			t.Errorf("%s: %q", what, encoding.Bytes())
@@ -54,7 +59,9 @@ func TestIsNotAsStored(t *testing.T) {
 	defaulted := pod.DeepCopy()
 	defaulted.ResourceVersion = "7"
 	defaulted.Spec.RestartPolicy = corev1.RestartPolicyAlways
-	if encoding, _ := AsStored(encodeUpstream(t, Protobuf, pod, podKind), 7, false); encoding.IsItem(itemOf(t, Protobuf, defaulted)) {
+	if encoding, _ := AsStored(
+		encodeUpstream(t, Protobuf, pod, podKind), 7, false,
+	); encoding.IsItem(itemOf(t, Protobuf, defaulted)) {
 		t.Error("an object stored without a default equals the one with it")
 	}
 }

@@ -34,7 +34,7 @@ func envelope(kind schema.GroupVersionKind, message []byte) []byte {
 	return slices.Concat(protobufMagic, part(1, part(1, []byte(apiVersion)), part(2, []byte(name))), part(2, message))
 }
 
-// Ways to nest a schema in another.
+// These functions nest a schema in another one, each in a different field.
 var nestings = map[string]func([]byte) []byte{
 	"not":                  func(inner []byte) []byte { return part(28, inner) },
 	"allOf":                func(inner []byte) []byte { return part(25, inner) },
@@ -92,7 +92,8 @@ func TestNestingOfProtobuf(t *testing.T) {
 	}
 }
 
-// TestNestingBeforeGarbage has a malformed end: generated decoders reach it only after the nested messages.
+// TestNestingBeforeGarbage has bodies with a malformed end, which generated decoders reach only after the nested
+// messages.
 func TestNestingBeforeGarbage(t *testing.T) {
 	body := definition(append(nested(nestings["not"], 2*maxMessageNesting), 0xff, 0xff))
 	err := definitionGuard().Check(body, runtime.ContentTypeProtobuf, definitionKind)
@@ -182,7 +183,7 @@ func FuzzGuard(f *testing.F) {
 		if decoded.Unmarshal(schema) != nil {
 			return
 		}
-		const most = 200 // bytes of a schema that is empty
+		const most = 200 // memory of an empty schema, in bytes
 		if size := decoded.Size(); size > most*(len(schema)+1) {
 			t.Errorf("%d bytes became %d", len(schema), size)
 		}
@@ -246,7 +247,9 @@ func TestNestingOfEmbeddedJSON(t *testing.T) {
 	if err := guard.Check(body(maxEmbeddedNesting), runtime.ContentTypeProtobuf, configMapKind); err != nil {
 		t.Errorf("%d levels: %v", maxEmbeddedNesting, err)
 	}
-	if err := guard.Check(body(maxEmbeddedNesting+1), runtime.ContentTypeProtobuf, configMapKind); !errors.Is(err, errEmbedded) {
+	if err := guard.Check(
+		body(maxEmbeddedNesting+1), runtime.ContentTypeProtobuf, configMapKind,
+	); !errors.Is(err, errEmbedded) {
 		t.Errorf("%d levels: %v", maxEmbeddedNesting+1, err)
 	}
 	text := strings.Repeat(`{"a":`, maxEmbeddedNesting) + "{}" + strings.Repeat("}", maxEmbeddedNesting)

@@ -27,7 +27,7 @@ func pods() []corev1.Pod {
 	}
 }
 
-// encoders are upstream's.
+// encoders has upstream's encoders.
 func encoders() map[Media]runtime.Encoder {
 	scheme := clientscheme.Scheme
 	return map[Media]runtime.Encoder{
@@ -58,7 +58,9 @@ func itemOf(t *testing.T, media Media, object runtime.Object) []byte {
 func TestListIsUpstreams(t *testing.T) {
 	for _, media := range []Media{JSON, Protobuf} {
 		for _, count := range []int{-1, 0, 1, 3} { // -1: nil
-			list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "c", RemainingItemCount: ptr.To[int64](4)}}
+			list := &corev1.PodList{
+				ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "c", RemainingItemCount: ptr.To[int64](4)},
+			}
 			var items []Encoding
 			if count >= 0 {
 				list.Items, items = append([]corev1.Pod{}, pods()[:count]...), []Encoding{}
@@ -100,7 +102,9 @@ func TestObjectIsUpstreams(t *testing.T) {
 
 func TestWatchFrameIsUpstreams(t *testing.T) {
 	pod := pods()[0]
-	event := &metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Raw: bytes.TrimSpace(encodeUpstream(t, JSON, &pod, podKind))}}
+	event := &metav1.WatchEvent{
+		Type: "ADDED", Object: runtime.RawExtension{Raw: bytes.TrimSpace(encodeUpstream(t, JSON, &pod, podKind))},
+	}
 	var want bytes.Buffer
 	if err := encoders()[JSON].Encode(event, &want); err != nil {
 		t.Fatal(err)
@@ -120,7 +124,8 @@ func TestWatchFrameIsUpstreams(t *testing.T) {
 }
 
 func TestUntypedListNamesContinue(t *testing.T) {
-	body, err := NewUntypedListBody(schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "XList"}, metav1.ListMeta{ResourceVersion: "3"}, []Encoding{})
+	body, err := NewUntypedListBody(schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "XList"},
+		metav1.ListMeta{ResourceVersion: "3"}, []Encoding{})
 	if err != nil {
 		t.Fatal(err)
 	}

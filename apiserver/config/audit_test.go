@@ -17,16 +17,30 @@ func TestAuditValidation(t *testing.T) {
 			log + " --audit-log-mode=batch --audit-log-batch-buffer-size=0",
 			"invalid audit batch log buffer size 0, must be a positive number",
 		},
-		{webhook + " --audit-webhook-batch-max-size=-1", "invalid audit batch webhook max batch size -1, must be a positive number"},
-		{webhook + " --audit-webhook-batch-throttle-qps=0", "invalid audit batch webhook throttle QPS 0, must be a positive number"},
-		{webhook + " --audit-webhook-batch-throttle-burst=0", "invalid audit batch webhook throttle burst 0, must be a positive number"},
+		{
+			webhook + " --audit-webhook-batch-max-size=-1",
+			"invalid audit batch webhook max batch size -1, must be a positive number",
+		},
+		{
+			webhook + " --audit-webhook-batch-throttle-qps=0",
+			"invalid audit batch webhook throttle QPS 0, must be a positive number",
+		},
+		{
+			webhook + " --audit-webhook-batch-throttle-burst=0",
+			"invalid audit batch webhook throttle burst 0, must be a positive number",
+		},
 		{webhook + " --audit-webhook-batch-throttle-enable=false --audit-webhook-batch-throttle-burst=0", ""},
-		{log + " --audit-log-truncate-max-event-size=0", "invalid audit truncate log max event size 0, must be a positive number"},
+		{
+			log + " --audit-log-truncate-max-event-size=0",
+			"invalid audit truncate log max event size 0, must be a positive number",
+		},
 		{
 			webhook + " --audit-webhook-truncate-max-batch-size=5",
 			"invalid audit truncate webhook max batch size 5, must be greater than max event size (102400)",
 		},
-		{log + " --audit-log-version=audit.k8s.io/v1beta1", `invalid group version, allowed versions are ["audit.k8s.io/v1"]`},
+		{
+			log + " --audit-log-version=audit.k8s.io/v1beta1", `invalid group version, allowed versions are ["audit.k8s.io/v1"]`,
+		},
 		{log + " --audit-log-version=a/b/c", "unexpected GroupVersion string: a/b/c"},
 		{log + " --audit-log-maxage=-1", "--audit-log-maxage -1 can't be a negative number"},
 		{log + " --audit-log-maxbackup=-2", "--audit-log-maxbackup -2 can't be a negative number"},

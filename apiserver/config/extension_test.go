@@ -15,10 +15,11 @@ func TestExtensionFlags(t *testing.T) {
 	}{
 		"as in a pod": {[]string{"--extension-groups=demo.example.com,a.b"}, ""},
 		"everything": {[]string{
-			"--extension-groups=demo.example.com", "--kubeconfig=k", "--authentication-kubeconfig=a", "--authorization-kubeconfig=b",
-			"--authentication-skip-lookup", "--authentication-tolerate-lookup-failure", "--authorization-always-allow-paths=/x*",
-			"--authentication-token-webhook-cache-ttl=1m", "--authorization-webhook-cache-authorized-ttl=1m",
-			"--authorization-webhook-cache-unauthorized-ttl=0s", "--client-ca-file=c", "--requestheader-client-ca-file=r",
+			"--extension-groups=demo.example.com", "--kubeconfig=k", "--authentication-kubeconfig=a",
+			"--authorization-kubeconfig=b", "--authentication-skip-lookup", "--authentication-tolerate-lookup-failure",
+			"--authorization-always-allow-paths=/x*", "--authentication-token-webhook-cache-ttl=1m",
+			"--authorization-webhook-cache-authorized-ttl=1m", "--authorization-webhook-cache-unauthorized-ttl=0s",
+			"--client-ca-file=c", "--requestheader-client-ca-file=r",
 		}, ""},
 		"a cluster's": {
 			[]string{"--extension-groups=demo.example.com", "--authorization-mode=RBAC"},
@@ -41,7 +42,7 @@ func TestExtensionFlags(t *testing.T) {
 // Every flag must be known, because an unknown name would end validation with a panic.
 func TestFlagsOfOneModeExist(t *testing.T) {
 	flags := Default().Flags()
-	for _, name := range slices.Concat(ofExtensions, ofClusters) {
+	for _, name := range slices.Concat(extensionFlags, clusterFlags) {
 		if flags.Lookup(name) == nil {
 			t.Errorf("--%s does not exist", name)
 		}
@@ -51,7 +52,8 @@ func TestFlagsOfOneModeExist(t *testing.T) {
 func TestDelegatedTTLs(t *testing.T) {
 	c := parse(t, "--extension-groups=demo.example.com", "--authorization-webhook-cache-unauthorized-ttl=0s",
 		"--authentication-token-webhook-cache-ttl=2m")
-	if token, allowed, denied := c.TokenTTL(), c.AuthorizedTTL(), c.UnauthorizedTTL(); token != 2*time.Minute || allowed != 10*time.Second || denied != 0 {
+	if token, allowed, denied := c.TokenTTL(), c.AuthorizedTTL(), c.UnauthorizedTTL(); token != 2*time.Minute ||
+		allowed != 10*time.Second || denied != 0 {
 		t.Errorf("got %v, %v and %v", token, allowed, denied)
 	}
 	if streams := c.HTTP2Streams(); streams != 1000 {

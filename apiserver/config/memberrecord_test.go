@@ -4,8 +4,8 @@ import "testing"
 
 func TestParseMemberRecord(t *testing.T) {
 	for text, valid := range map[string]bool{
-		``: true, `{"directory": "/var/run/quorate"}`: true, `{"Directory": "/var/run/quorate"}`: false, `{"unknown": 1}`: false,
-		`{"directory": "/a", "directory": "/b"}`: false, `{"directory": "/a"} {}`: false, `{`: false,
+		``: true, `{"directory": "/var/run/quorate"}`: true, `{"Directory": "/var/run/quorate"}`: false,
+		`{"unknown": 1}`: false, `{"directory": "/a", "directory": "/b"}`: false, `{"directory": "/a"} {}`: false, `{`: false,
 	} {
 		record, err := ParseMemberRecord(text)
 		if (err == nil) != valid || err != nil && record != (MemberRecord{}) {

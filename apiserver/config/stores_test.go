@@ -9,7 +9,8 @@ import (
 
 func TestOverrides(t *testing.T) {
 	c := parse(t, "--etcd-servers=http://x:1",
-		"--etcd-servers-overrides=/events#http://a:1;http://b:1,apps/*#http://c:1", "--etcd-servers-overrides=a.b/pods#http://d:1")
+		"--etcd-servers-overrides=/events#http://a:1;http://b:1,apps/*#http://c:1",
+		"--etcd-servers-overrides=a.b/pods#http://d:1")
 	got, err := c.Etcd.Overrides()
 	want := []EtcdOverride{
 		{schema.GroupResource{Resource: "events"}, []string{"http://a:1", "http://b:1"}},

@@ -24,7 +24,8 @@ func TestVersionFlag(t *testing.T) {
 		flags := c.Flags()
 		flags.SetOutput(io.Discard)
 		err := flags.Parse([]string{argument})
-		if c.API.Version != want.value || (err == nil) != (want.err == "") || err != nil && !strings.Contains(err.Error(), want.err) {
+		if c.API.Version != want.value || (err == nil) != (want.err == "") ||
+			err != nil && !strings.Contains(err.Error(), want.err) {
 			t.Errorf("%s: %q, %v; want %+v", argument, c.API.Version, err, want)
 		}
 	}

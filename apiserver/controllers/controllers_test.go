@@ -41,7 +41,8 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%v: %v", names, err)
 		}
 	}
-	if err := controllers.Check([]string{controllers.Namespace, "deployment"}); err == nil || !strings.Contains(err.Error(), `"deployment"`) {
+	if err := controllers.Check([]string{controllers.Namespace, "deployment"}); err == nil ||
+		!strings.Contains(err.Error(), `"deployment"`) {
 		t.Errorf("an unknown controller: %v", err)
 	}
 }
@@ -80,7 +81,8 @@ func TestLeaseIsReleasedWhenControllersFailToStart(t *testing.T) {
 	}()
 	holds := func(identity string) func() bool {
 		return func() bool {
-			lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(t.Context(), "quorate-controllers", metav1.GetOptions{})
+			lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(t.Context(),
+				"quorate-controllers", metav1.GetOptions{})
 			return err == nil && ptr.Deref(lease.Spec.HolderIdentity, "unset") == identity
 		}
 	}
@@ -100,7 +102,8 @@ func TestLeaseIsReleasedWhenControllersFailToStart(t *testing.T) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) { return holds(), nil })
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true,
+		func(context.Context) (bool, error) { return holds(), nil })
 	if err != nil {
 		t.Fatalf("timed out waiting: %s", what)
 	}

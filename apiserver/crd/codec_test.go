@@ -66,15 +66,36 @@ func TestDecode(t *testing.T) {
 		name, schema, spec, want string
 		strict                   []string
 	}{
-		{"unknown fields are pruned", `{"type":"object","properties":{"a":{"type":"string"}}}`, `{"a":"x","b":1}`, `{"a":"x"}`, []string{`unknown field "spec.b"`}},
-		{"unknown fields are kept on request", `{"type":"object","x-kubernetes-preserve-unknown-fields":true}`, `{"b":1}`, `{"b":1}`, nil},
-		{"duplicate fields: the last wins", `{"type":"object","properties":{"a":{"type":"string"}}}`, `{"a":"x","a":"y"}`, `{"a":"y"}`, []string{`duplicate field "spec.a"`}},
+		{
+			"unknown fields are pruned", `{"type":"object","properties":{"a":{"type":"string"}}}`, `{"a":"x","b":1}`,
+			`{"a":"x"}`, []string{`unknown field "spec.b"`},
+		},
+		{
+			"unknown fields are kept on request", `{"type":"object","x-kubernetes-preserve-unknown-fields":true}`,
+			`{"b":1}`, `{"b":1}`, nil,
+		},
+		{
+			"duplicate fields: the last wins", `{"type":"object","properties":{"a":{"type":"string"}}}`, `{"a":"x","a":"y"}`,
+			`{"a":"y"}`, []string{`duplicate field "spec.a"`},
+		},
 		{"defaults", `{"type":"object","properties":{"a":{"type":"string","default":"d"}}}`, `{}`, `{"a":"d"}`, nil},
-		{"null where it is not allowed becomes the default", `{"type":"object","properties":{"a":{"type":"string","default":"d"}}}`, `{"a":null}`, `{"a":"d"}`, nil},
-		{"null where it is not allowed and has no default goes", `{"type":"object","properties":{"a":{"type":"string"}}}`, `{"a":null}`, `{}`, nil},
-		{"null where it is allowed stays", `{"type":"object","properties":{"a":{"type":"string","nullable":true,"default":"d"}}}`, `{"a":null}`, `{"a":null}`, nil},
-		{"embedded metadata is pruned", `{"type":"object","properties":{"t":{"type":"object","x-kubernetes-embedded-resource":true}}}`,
-			`{"t":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","nope":1}}}`, `{"t":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"}}}`, []string{`unknown field "spec.t.metadata.nope"`}},
+		{
+			"null where it is not allowed becomes the default",
+			`{"type":"object","properties":{"a":{"type":"string","default":"d"}}}`, `{"a":null}`, `{"a":"d"}`, nil,
+		},
+		{
+			"null where it is not allowed and has no default goes",
+			`{"type":"object","properties":{"a":{"type":"string"}}}`, `{"a":null}`, `{}`, nil,
+		},
+		{
+			"null where it is allowed stays",
+			`{"type":"object","properties":{"a":{"type":"string","nullable":true,"default":"d"}}}`, `{"a":null}`,
+			`{"a":null}`, nil,
+		},
+		{"embedded metadata is pruned",
+			`{"type":"object","properties":{"t":{"type":"object","x-kubernetes-embedded-resource":true}}}`,
+			`{"t":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","nope":1}}}`,
+			`{"t":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"}}}`, []string{`unknown field "spec.t.metadata.nope"`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			v := withSchema(t, test.schema)
@@ -95,7 +116,9 @@ func TestDecode(t *testing.T) {
 			if difference := cmp.Diff(test.strict, messages); difference != "" {
 				t.Error(difference)
 			}
-			if _, _, strict, _ := v.Codec.Decode([]byte(head+test.spec+"}"), runtime.ContentTypeJSON, resource.Ignore); len(strict) > 0 {
+			if _, _, strict, _ := v.Codec.Decode(
+				[]byte(head+test.spec+"}"), runtime.ContentTypeJSON, resource.Ignore,
+			); len(strict) > 0 {
 				t.Errorf("strict errors %v although ignored", strict)
 			}
 		})
@@ -109,14 +132,17 @@ func TestDecodeRejects(t *testing.T) {
 		`{"apiVersion":"example.com/v1"}`: "Object 'Kind' is missing",
 		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"labels":{"a":true}}}`: "cannot unmarshal bool",
 	} {
-		if _, _, _, err := v.Codec.Decode([]byte(body), runtime.ContentTypeJSON, resource.Strict); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, _, err := v.Codec.Decode([]byte(body), runtime.ContentTypeJSON, resource.Strict); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
 	if _, _, _, err := v.Codec.Decode(nil, runtime.ContentTypeProtobuf, resource.Strict); err == nil {
 		t.Error("protobuf was decoded")
 	}
-	if object, _, _, err := v.Codec.Decode([]byte("apiVersion: example.com/v1\nkind: Widget\n"), runtime.ContentTypeYAML, resource.Strict); err != nil || object == nil {
+	if object, _, _, err := v.Codec.Decode(
+		[]byte("apiVersion: example.com/v1\nkind: Widget\n"), runtime.ContentTypeYAML, resource.Strict,
+	); err != nil || object == nil {
 		t.Errorf("YAML: %v", err)
 	}
 }
@@ -127,7 +153,10 @@ func TestVersionsConvert(t *testing.T) {
 		t.Fatalf("versions %v", d.Versions)
 	}
 	beta := d.Version("v1beta1")
-	object, _, _, err := beta.Codec.Decode([]byte(`{"apiVersion":"example.com/v1beta1","kind":"Widget","metadata":{"name":"a","resourceVersion":"7"},"spec":{"color":"red","extra":1}}`), runtime.ContentTypeJSON, resource.Strict)
+	object, _, _, err :=
+		beta.Codec.Decode(
+			[]byte(`{"apiVersion":"example.com/v1beta1","kind":"Widget","metadata":{"name":"a","resourceVersion":"7"},"spec":{"color":"red","extra":1}}`), runtime.ContentTypeJSON, resource.Strict,
+		)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +189,8 @@ func TestVersionsConvert(t *testing.T) {
 
 func TestStoredObjectsStayReadable(t *testing.T) {
 	v := withSchema(t, `{"type":"object","properties":{"a":{"type":"string"}}}`)
-	object, err := v.Codec.Load(t.Context(), []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","labels":{"bad":1}},"spec":{"a":"x","gone":1}}`))
+	object, err := v.Codec.Load(t.Context(),
+		[]byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","labels":{"bad":1}},"spec":{"a":"x","gone":1}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +211,8 @@ func TestFieldSelectors(t *testing.T) {
 	if _, _, err := d.Version("v1").FieldLabel("spec.color", "x"); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := d.Version("v1beta1").FieldLabel("spec.color", "x"); err == nil || err.Error() != "field label not supported: spec.color" {
+	if _, _, err := d.Version("v1beta1").FieldLabel("spec.color", "x"); err == nil ||
+		err.Error() != "field label not supported: spec.color" {
 		t.Errorf("v1beta1 has no such field: %v", err)
 	}
 }
@@ -198,7 +229,8 @@ func TestTable(t *testing.T) {
 	if difference := cmp.Diff([]any{"w", "green"}, table.Rows[0].Cells); difference != "" {
 		t.Error(difference)
 	}
-	if table, err := d.Version("v1beta1").Table.ConvertToTable(t.Context(), newWidget("w"), nil); err != nil || table.ColumnDefinitions[1].Name != "Age" {
+	if table, err := d.Version("v1beta1").Table.ConvertToTable(t.Context(), newWidget("w"), nil); err != nil ||
+		table.ColumnDefinitions[1].Name != "Age" {
 		t.Errorf("default columns %v %v", table, err)
 	}
 }
@@ -222,7 +254,10 @@ func TestScaleTable(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	d := define(f, sample(f))
 	m := d.Version("v1").Codec
-	for _, spec := range []string{`{}`, `{"color":null}`, `{"parts":[{"name":"a"},null]}`, `{"template":{"metadata":{"name":1}}}`, `[]`, `{"free":{"a":[1,1.5,"x",null]}}`} {
+	for _, spec := range []string{
+		`{}`, `{"color":null}`, `{"parts":[{"name":"a"},null]}`, `{"template":{"metadata":{"name":1}}}`, `[]`,
+		`{"free":{"a":[1,1.5,"x",null]}}`,
+	} {
 		f.Add([]byte(head + spec + "}"))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

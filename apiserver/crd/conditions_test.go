@@ -21,22 +21,53 @@ func TestConditions(t *testing.T) {
 	}{
 		{"free names", nil, nil, true, []string{"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted"}},
 		{"not yet published", nil, nil, false, []string{"NamesAccepted=True NoConflicts", "Established=False Installing"}},
-		{"plural taken", nil, []names{{Plural: "widgets"}}, true, []string{"NamesAccepted=False PluralConflict", "Established=False NotAccepted"}},
-		{"singular taken", nil, []names{{ShortNames: []string{"widget"}}}, true, []string{"NamesAccepted=False SingularConflict", "Established=False NotAccepted"}},
-		{"short name taken", nil, []names{{Singular: "wd"}}, true, []string{"NamesAccepted=False ShortNamesConflict", "Established=False NotAccepted"}},
-		{"kind taken", nil, []names{{ListKind: "Widget"}}, true, []string{"NamesAccepted=False KindConflict", "Established=False NotAccepted"}},
+		{
+			"plural taken", nil, []names{{Plural: "widgets"}}, true, []string{
+				"NamesAccepted=False PluralConflict", "Established=False NotAccepted",
+			},
+		},
+		{
+			"singular taken", nil, []names{{ShortNames: []string{"widget"}}}, true, []string{
+				"NamesAccepted=False SingularConflict", "Established=False NotAccepted",
+			},
+		},
+		{
+			"short name taken", nil, []names{{Singular: "wd"}}, true, []string{
+				"NamesAccepted=False ShortNamesConflict", "Established=False NotAccepted",
+			},
+		},
+		{
+			"kind taken", nil, []names{{ListKind: "Widget"}}, true, []string{
+				"NamesAccepted=False KindConflict", "Established=False NotAccepted",
+			},
+		},
 		{"once established, for ever", func(d *apiextensionsv1.CustomResourceDefinition) {
 			d.Status = crd.Conditions(d, crd.Claim(), true)
 			d.Spec.Names.ShortNames = []string{"new"}
-		}, []names{{Plural: "new"}}, true, []string{"NamesAccepted=False ShortNamesConflict", "Established=True InitialNamesAccepted"}},
-		{"unknown fields preserved everywhere", func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.PreserveUnknownFields = true }, nil, true,
-			[]string{"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted", "NonStructuralSchema=True Violations"}},
-		{"community group without approval", func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Group = "x.k8s.io" }, nil, true,
-			[]string{"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted", "KubernetesAPIApprovalPolicyConformant=False MissingAnnotation"}},
+		}, []names{{Plural: "new"}}, true, []string{
+			"NamesAccepted=False ShortNamesConflict", "Established=True InitialNamesAccepted",
+		}},
+		{"unknown fields preserved everywhere", func(d *apiextensionsv1.CustomResourceDefinition) {
+			d.Spec.PreserveUnknownFields = true
+		}, nil, true,
+			[]string{
+				"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted", "NonStructuralSchema=True Violations",
+			}},
+		{"community group without approval", func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Group = "x.k8s.io" },
+			nil, true,
+			[]string{
+				"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted",
+				"KubernetesAPIApprovalPolicyConformant=False MissingAnnotation",
+			}},
 		{"community group with approval", func(d *apiextensionsv1.CustomResourceDefinition) {
 			d.Spec.Group = "x.k8s.io"
-			d.Annotations = map[string]string{apiextensionsv1.KubeAPIApprovedAnnotation: "https://github.com/kubernetes/kubernetes/pull/1"}
-		}, nil, true, []string{"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted", "KubernetesAPIApprovalPolicyConformant=True ApprovedAnnotation"}},
+			d.Annotations = map[string]string{
+				apiextensionsv1.KubeAPIApprovedAnnotation: "https://github.com/kubernetes/kubernetes/pull/1",
+			}
+		}, nil, true, []string{
+			"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted",
+			"KubernetesAPIApprovalPolicyConformant=True ApprovedAnnotation",
+		}},
 		{"webhook with a broken bundle", func(d *apiextensionsv1.CustomResourceDefinition) {
 			d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Webhook: &apiextensionsv1.WebhookConversion{
 				ClientConfig: &apiextensionsv1.WebhookClientConfig{CABundle: []byte("no certificate")},
@@ -70,7 +101,9 @@ func TestConditionsAreStable(t *testing.T) {
 	definition.Status = crd.Conditions(definition, crd.Claim(), true)
 	again := crd.Conditions(definition, crd.Claim(), true)
 	for _, c := range definition.Status.Conditions {
-		if same := apihelpers.FindCRDCondition(&apiextensionsv1.CustomResourceDefinition{Status: again}, c.Type); same == nil || *same != c {
+		if same := apihelpers.FindCRDCondition(
+			&apiextensionsv1.CustomResourceDefinition{Status: again}, c.Type,
+		); same == nil || *same != c {
 			t.Errorf("%v became %v", c, same)
 		}
 	}

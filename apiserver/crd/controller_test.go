@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/testr"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,8 +20,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"quorate.dev/apiserver/admission"
 	builtinapiextensions "quorate.dev/apiserver/builtin/apiextensions"
 	"quorate.dev/apiserver/builtin/enablement"
@@ -29,6 +28,8 @@ import (
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/client"
+	"quorate.dev/apiserver/registry/follow"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
@@ -36,7 +37,7 @@ import (
 
 // server is a registry of CustomResourceDefinitions and custom resources with its own etcd.
 type server struct {
-	*registry.Client
+	*client.Client
 	Registry   *registry.Registry
 	controller *crd.Controller
 	publisher  *resource.CatalogHolder
@@ -58,15 +59,20 @@ func startReplica(t *testing.T, etcd *clientv3.Client, delay func()) *server {
 	builtIn := builtinapiextensions.Definitions(builtinschema.NewLoader(), clock.RealClock{}, enablement.APIs{}.Serves)
 	s.publisher.Publish(resource.NewCatalog(builtIn...))
 	s.Registry = registry.New(registry.Options{
-		Store: store, Caches: caches, Catalog: s.publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: logger,
+		Store: store, Caches: caches, Catalog: s.publisher, Admission: &admission.Chain{},
+		Clock: clock.RealClock{}, Logger: logger,
 	})
-	s.Client = s.Registry.Client()
+	s.Client = client.New(client.Options{Registry: s.Registry, Clock: clock.RealClock{}, Logger: logger})
 	var err error
-	var progress registry.Progress
+	var progress follow.Progress
 	s.controller, err = crd.NewController(crd.ControllerOptions{
 		Idle: &lazy.Set{}, Objects: s.Client, Clock: clock.RealClock{}, Logger: logger, Converters: newConverters(t),
-		Follow: func(ctx context.Context, name schema.GroupResource, handle func(string, runtime.Object), synced func()) error {
-			return s.FollowWithProgress(ctx, name, &progress, handle, synced)
+		Follow: func(
+			ctx context.Context, name schema.GroupResource, handle func(string, runtime.Object), synced func(),
+		) error {
+			return s.Follow(ctx, resource.Key{GroupResource: name}, follow.Options{
+				Objects: handle, Synced: synced, Progress: &progress,
+			})
 		},
 		AwaitFollowed: func(ctx context.Context) error { return s.AwaitFollowed(ctx, crd.Resource, &progress) },
 		BuiltIn:       func(schema.GroupResource) bool { return false },
@@ -93,7 +99,8 @@ func startReplica(t *testing.T, etcd *clientv3.Client, delay func()) *server {
 // release drops the caches of changed definitions, like the composition does.
 func (s *server) release(before *resource.Catalog) {
 	for _, d := range before.Definitions() {
-		if next := s.publisher.Current().Successor(d); d.Source == resource.Custom && (next == nil || next.Revision != d.Revision) {
+		if next := s.publisher.Current().Successor(d); d.Source == resource.Custom &&
+			(next == nil || next.Revision != d.Revision) {
 			s.Registry.Release(d)
 		}
 	}
@@ -102,7 +109,9 @@ func (s *server) release(before *resource.Catalog) {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 20*time.Second, true, func(
+		context.Context,
+	) (bool, error) {
 		return condition(), nil
 	})
 	if err != nil {
@@ -128,7 +137,9 @@ func sample(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
 func (s *server) create(t *testing.T, definition *apiextensionsv1.CustomResourceDefinition) {
 	t.Helper()
 	internal := &apiextensions.CustomResourceDefinition{}
-	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(definition, internal, nil); err != nil {
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(
+		definition, internal, nil,
+	); err != nil {
 		t.Fatal(err)
 	}
 	key := resource.Key{GroupResource: crd.Resource}

@@ -87,7 +87,9 @@ func (c *converter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	response := &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
+	response := &apiextensionsv1.ConversionResponse{
+		UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess},
+	}
 	call := review.Request.DesiredAPIVersion
 	for _, raw := range review.Request.Objects {
 		object := &unstructured.Unstructured{}
@@ -138,7 +140,8 @@ func defineConverted(t testing.TB, c *converter) *resource.Version {
 }
 
 func storedWidget(version, name string) []byte {
-	return fmt.Appendf(nil, `{"apiVersion":"example.com/%s","kind":"Widget","metadata":{"name":%q},"spec":{"color":"green"}}`, version, name)
+	return fmt.Appendf(nil,
+		`{"apiVersion":"example.com/%s","kind":"Widget","metadata":{"name":%q},"spec":{"color":"green"}}`, version, name)
 }
 
 func names(objects []runtime.Object) string {
@@ -254,8 +257,8 @@ func TestConversionEndsWithTheContext(t *testing.T) {
 	close(c.hold)
 }
 
-// TestHugeAnswer limits what is read of an answer.
-func TestHugeAnswer(t *testing.T) {
+// TestLongConversionResponse limits what is read of an answer.
+func TestLongConversionResponse(t *testing.T) {
 	huge := &converter{}
 	huge.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		spaces := []byte(strings.Repeat(" ", 1<<20))
@@ -275,8 +278,9 @@ func TestHugeAnswer(t *testing.T) {
 
 func FuzzRemote(f *testing.F) {
 	v := defineConverted(f, startConverter(f))
-	for _, seed := range []string{`{"apiVersion":"example.com/v1"}`, `{"apiVersion":"example.com/v1beta1","kind":"Widget"}`,
-		`{"kind":"Widget","apiVersion":"example.com/v1beta1"}`, `{"apiVersion":"`, `{`, `null`, `{"apiVersion":7}`,
+	for _, seed := range []string{`{"apiVersion":"example.com/v1"}`,
+		`{"apiVersion":"example.com/v1beta1","kind":"Widget"}`, `{"kind":"Widget","apiVersion":"example.com/v1beta1"}`,
+		`{"apiVersion":"`, `{`, `null`, `{"apiVersion":7}`,
 		`{"ApiVersIon":"example.com/v1beta1"}`} {
 		f.Add([]byte(seed))
 	}
@@ -291,8 +295,8 @@ func FuzzRemote(f *testing.F) {
 	})
 }
 
-// TestConversionWebhook serves a resource in both versions, follows changes of the conversion, and deletes the objects of
-// a definition although its webhook fails.
+// TestConversionWebhook serves a resource in both versions, follows changes of the conversion, and deletes the objects
+// of a definition although its webhook fails.
 func TestConversionWebhook(t *testing.T) {
 	s, c := startServer(t), startConverter(t)
 	definition := sample(t)

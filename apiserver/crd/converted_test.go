@@ -18,7 +18,7 @@ import (
 )
 
 // converted starts a server with a resource that the webhook converts, and returns its version v1beta1.
-func (s *server) converted(t *testing.T, c *converter) registry.Target {
+func (s *server) converted(t *testing.T, c *converter) resource.Target {
 	t.Helper()
 	definition := sample(t)
 	c.converts(definition)
@@ -31,7 +31,7 @@ func (s *server) converted(t *testing.T, c *converter) registry.Target {
 	if !ok {
 		t.Fatal("version v1beta1 is not served")
 	}
-	return registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "default"}
+	return resource.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "default"}
 }
 
 func (s *server) createWidget(t *testing.T, name string) {
@@ -91,13 +91,13 @@ func TestConvertedOnce(t *testing.T) {
 	}
 }
 
-func named(target registry.Target, name string) registry.Target {
+func named(target resource.Target, name string) resource.Target {
 	target.Name = name
 	return target
 }
 
 // list lists objects and encodes them.
-func (s *server) list(t *testing.T, target registry.Target, selection registry.Selection, want int) error {
+func (s *server) list(t *testing.T, target resource.Target, selection registry.Selection, want int) error {
 	page, err := s.Registry.List(t.Context(), target, registry.ListOptions{Selection: selection})
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (s *server) list(t *testing.T, target registry.Target, selection registry.S
 	return err
 }
 
-func (s *server) watchInitial(t *testing.T, target registry.Target, selection registry.Selection, want int) error {
+func (s *server) watchInitial(t *testing.T, target resource.Target, selection registry.Selection, want int) error {
 	w, err := s.Registry.Watch(t.Context(), target, registry.WatchOptions{Selection: selection, InitialEvents: true})
 	if err != nil {
 		return err

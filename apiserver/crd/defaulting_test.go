@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // elements is the schema of a list of objects with fifty defaults each.
@@ -63,8 +62,8 @@ func TestDefaultsAreUpstreams(t *testing.T) {
 		AdditionalProperties: &structuralschema.StructuralOrBool{Structural: &additional},
 	}
 	for _, text := range []string{
-		`{}`, `{"list":[{},{"field-1":"set"},{"field-2":null},null]}`, `{"nullable":null}`, `{"nested":null}`, `{"nested":{"list":[{}]}}`,
-		`{"map":{"a":null,"b":{},"c":1}}`, `{"list":"no list","map":[]}`,
+		`{}`, `{"list":[{},{"field-1":"set"},{"field-2":null},null]}`, `{"nullable":null}`, `{"nested":null}`,
+		`{"nested":{"list":[{}]}}`, `{"map":{"a":null,"b":{},"c":1}}`, `{"list":"no list","map":[]}`,
 	} {
 		var got, want map[string]any
 		if err := json.Unmarshal([]byte(text), &want); err != nil {

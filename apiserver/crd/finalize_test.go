@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,8 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/etcd/etcdtest"
@@ -96,8 +95,8 @@ func TestServedOnlyIfEstablished(t *testing.T) {
 	}
 }
 
-// TestNothingOutlivesItsDefinition: of objects that are created while their definition is deleted, on two replicas, each is
-// either refused or deleted with it.
+// TestNothingOutlivesItsDefinition: of objects that are created while their definition is deleted, on two replicas,
+// each is either refused or deleted with it.
 func TestNothingOutlivesItsDefinition(t *testing.T) {
 	etcd := etcdtest.Client(t)
 	replicas := []*server{startReplica(t, etcd, func() {}), startReplica(t, etcd, func() {})}
@@ -154,7 +153,9 @@ func TestFailingDeletionWritesRarely(t *testing.T) {
 		external.UID, external.ResourceVersion = "1", "1"
 		external.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 		external.Finalizers = []string{apiextensionsv1.CustomResourceCleanupFinalizer}
-		if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(external, definition, nil); err != nil {
+		if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(
+			external, definition, nil,
+		); err != nil {
 			t.Fatal(err)
 		}
 		stored := &failing{definition: definition, changed: make(chan runtime.Object, 1000)}
@@ -195,7 +196,9 @@ type failing struct {
 	lists, writes, cleared int
 }
 
-func (f *failing) follow(ctx context.Context, _ schema.GroupResource, handle func(string, runtime.Object), synced func()) error {
+func (f *failing) follow(
+	ctx context.Context, _ schema.GroupResource, handle func(string, runtime.Object), synced func(),
+) error {
 	const name = "widgets.example.com"
 	handle(name, <-f.changed)
 	synced()

@@ -15,11 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/registry/follow"
 	"quorate.dev/apiserver/resource"
 )
 
-// TestDefinitionChangesUnderLoad changes a definition while clients create, list and watch its objects. No object is lost,
-// and watches go on.
+// TestDefinitionChangesUnderLoad changes a definition while clients create, list and watch its objects. No object is
+// lost, and watches go on.
 func TestDefinitionChangesUnderLoad(t *testing.T) {
 	s := startServer(t)
 	s.create(t, sample(t))
@@ -70,7 +71,9 @@ type load struct {
 // change makes one of several changes of the definition, and waits until it is published.
 func (l *load) change(t *testing.T, i int) {
 	t.Helper()
-	_, err := l.Update(t.Context(), resource.Key{GroupResource: crd.Resource, Name: "widgets.example.com"}, func(object runtime.Object) error {
+	_, err := l.Update(t.Context(), resource.Key{
+		GroupResource: crd.Resource, Name: "widgets.example.com",
+	}, func(object runtime.Object) error {
 		spec := &object.(*apiextensions.CustomResourceDefinition).Spec
 		switch i % 4 {
 		case 0:
@@ -113,7 +116,8 @@ func (l *load) write(t *testing.T, done <-chan struct{}, client int) {
 			return
 		}
 		object.SetAPIVersion(match.Version.Kind.GroupVersion().String())
-		_, err := l.Create(t.Context(), resource.Key{GroupResource: widgets, Namespace: "default"}, object, resource.WriteOptions{})
+		_, err := l.Create(t.Context(), resource.Key{GroupResource: widgets, Namespace: "default"},
+			object, resource.WriteOptions{})
 		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 			continue // the preferred version has changed since
 		}
@@ -144,7 +148,9 @@ func (l *load) list(t *testing.T, done <-chan struct{}) {
 
 // watch follows the objects until ctx ends.
 func (l *load) watch(ctx context.Context) {
-	err := l.Follow(ctx, widgets, func(_ string, object runtime.Object) {
+	err := l.Follow(ctx, resource.Key{GroupResource: widgets}, follow.Options{Objects: func(
+		_ string, object runtime.Object,
+	) {
 		accessor, err := meta.Accessor(object)
 		if err != nil {
 			return
@@ -152,7 +158,7 @@ func (l *load) watch(ctx context.Context) {
 		l.lock.Lock()
 		defer l.lock.Unlock()
 		l.seen.Insert(accessor.GetName())
-	}, func() {})
+	}})
 	if !errors.Is(err, context.Canceled) {
 		panic(err)
 	}

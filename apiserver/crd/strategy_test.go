@@ -38,13 +38,22 @@ func TestValidate(t *testing.T) {
 	}{
 		{"type", `{"type":"object","properties":{"a":{"type":"string"}}}`, map[string]any{"a": int64(1)},
 			`spec.a: Invalid value: "integer": spec.a in body must be of type string: "integer"`},
-		{"required", `{"type":"object","required":["a"],"properties":{"a":{"type":"string"}}}`, map[string]any{}, `spec.a: Required value`},
-		{"enum", `{"type":"object","properties":{"a":{"type":"string","enum":["x"]}}}`, map[string]any{"a": "y"}, `spec.a: Unsupported value: "y": supported values: "x"`},
-		{"set", `{"type":"object","properties":{"a":{"type":"array","x-kubernetes-list-type":"set","items":{"type":"string"}}}}`,
+		{
+			"required", `{"type":"object","required":["a"],"properties":{"a":{"type":"string"}}}`,
+			map[string]any{}, `spec.a: Required value`,
+		},
+		{
+			"enum", `{"type":"object","properties":{"a":{"type":"string","enum":["x"]}}}`, map[string]any{"a": "y"},
+			`spec.a: Unsupported value: "y": supported values: "x"`,
+		},
+		{"set",
+			`{"type":"object","properties":{"a":{"type":"array","x-kubernetes-list-type":"set","items":{"type":"string"}}}}`,
 			map[string]any{"a": []any{"x", "x"}}, `spec.a[1]: Duplicate value: "x"`},
-		{"rule", `{"type":"object","properties":{"a":{"type":"integer"}},"x-kubernetes-validations":[{"rule":"self.a < 3","message":"too big"}]}`,
+		{"rule",
+			`{"type":"object","properties":{"a":{"type":"integer"}},"x-kubernetes-validations":[{"rule":"self.a < 3","message":"too big"}]}`,
 			map[string]any{"a": int64(3)}, `spec: Invalid value: too big`},
-		{"rules wait for valid objects", `{"type":"object","required":["b"],"properties":{"a":{"type":"integer"},"b":{"type":"string"}},"x-kubernetes-validations":[{"rule":"self.a < 3"}]}`,
+		{"rules wait for valid objects",
+			`{"type":"object","required":["b"],"properties":{"a":{"type":"integer"},"b":{"type":"string"}},"x-kubernetes-validations":[{"rule":"self.a < 3"}]}`,
 			map[string]any{"a": int64(3)}, `some validation rules were not checked because the object was invalid`},
 		{"valid", `{"type":"object","properties":{"a":{"type":"string"}}}`, map[string]any{"a": "x"}, ""},
 	} {
@@ -81,14 +90,16 @@ func TestRatcheting(t *testing.T) {
 		"spec.a: Too long":      {"a": "longer", "c": []any{"x", "x"}, "d": int64(7)},
 		"spec.d: Invalid value": {"a": "long", "c": []any{"x", "x"}, "d": int64(8)},
 	} {
-		if got := messages(update.ValidateUpdate(t.Context(), widget(spec), old)); !strings.Contains(got, want) || strings.Count(got, "\n") > 1 {
+		if got := messages(update.ValidateUpdate(t.Context(), widget(spec), old)); !strings.Contains(got, want) ||
+			strings.Count(got, "\n") > 1 {
 			t.Errorf("no %q in %s", want, got)
 		}
 	}
 }
 
 func TestTransitionRule(t *testing.T) {
-	update := withSchema(t, `{"type":"object","properties":{"a":{"type":"string","x-kubernetes-validations":[{"rule":"self == oldSelf","message":"fixed"}]}}}`).Endpoints[""].Update
+	update := withSchema(t,
+		`{"type":"object","properties":{"a":{"type":"string","x-kubernetes-validations":[{"rule":"self == oldSelf","message":"fixed"}]}}}`).Endpoints[""].Update
 	got := messages(update.ValidateUpdate(t.Context(), widget(map[string]any{"a": "y"}), widget(map[string]any{"a": "x"})))
 	if !strings.HasPrefix(got, "spec.a: Invalid value") || !strings.HasSuffix(got, "fixed") {
 		t.Error(got)
@@ -140,7 +151,8 @@ func TestGenerationAndStatus(t *testing.T) {
 	reported.Object["status"] = map[string]any{"replicas": int64(3)}
 	reported.SetLabels(map[string]string{"a": "b"})
 	v.Endpoints["status"].Update.PrepareForUpdate(t.Context(), reported, created)
-	if got := specOf(t, reported); got != specOf(t, created) || reported.GetLabels() != nil || reported.Object["status"] == nil {
+	if got := specOf(t, reported); got != specOf(t, created) || reported.GetLabels() != nil ||
+		reported.Object["status"] == nil {
 		t.Errorf("reported %v", reported.Object)
 	}
 }
@@ -150,7 +162,9 @@ func TestFinalizerWarnings(t *testing.T) {
 	w := widget(nil)
 	w.SetFinalizers([]string{"orphan", "example.com/ok", "plain", "dotted.name"})
 	got := v.Endpoints[""].Create.WarningsOnCreate(t.Context(), w)
-	if len(got) != 2 || !strings.Contains(got[0], `"dotted.name": prefer a domain-qualified finalizer name including a path`) || !strings.Contains(got[1], `"plain": prefer a domain-qualified`) {
+	if len(got) != 2 ||
+		!strings.Contains(got[0], `"dotted.name": prefer a domain-qualified finalizer name including a path`) ||
+		!strings.Contains(got[1], `"plain": prefer a domain-qualified`) {
 		t.Errorf("warnings %q", got)
 	}
 	if again := v.Endpoints[""].Update.WarningsOnUpdate(t.Context(), w, w); len(again) > 0 {
@@ -181,14 +195,18 @@ func TestScale(t *testing.T) {
 	if err := endpoint.View.Set(w, scale); err != nil {
 		t.Fatal(err)
 	}
-	if got := messages(endpoint.Update.ValidateUpdate(t.Context(), w, newWidget("w"))); !strings.Contains(got, ".spec.replicas: Invalid value: -1: should be a non-negative integer") {
+	if got := messages(endpoint.Update.ValidateUpdate(t.Context(), w, newWidget("w"))); !strings.Contains(
+		got, ".spec.replicas: Invalid value: -1: should be a non-negative integer",
+	) {
 		t.Errorf("negative replicas: %s", got)
 	}
 	unstructured.RemoveNestedField(w.Object, "spec", "replicas")
-	if _, err := endpoint.View.Get(w); err == nil || !strings.Contains(err.Error(), `the spec replicas field ".spec.replicas" does not exist`) {
+	if _, err := endpoint.View.Get(w); err == nil ||
+		!strings.Contains(err.Error(), `the spec replicas field ".spec.replicas" does not exist`) {
 		t.Errorf("without replicas: %v", err)
 	}
-	body, _, _, err := endpoint.Body.Decode([]byte(`{"apiVersion":"autoscaling/v1","kind":"Scale","spec":{"replicas":3}}`), "application/json", resource.Strict)
+	body, _, _, err := endpoint.Body.Decode([]byte(`{"apiVersion":"autoscaling/v1","kind":"Scale","spec":{"replicas":3}}`),
+		"application/json", resource.Strict)
 	if err != nil || body.(*autoscalingv1.Scale).Spec.Replicas != 3 {
 		t.Errorf("body %v %v", body, err)
 	}
@@ -219,7 +237,8 @@ func TestApplyMergesByKeyAndReportsConflicts(t *testing.T) {
 	if len(parts) != 2 {
 		t.Errorf("parts %v", parts)
 	}
-	if _, err := manager.Apply(second, apply("two", "wheel", "22"), "two", false); err == nil || !strings.Contains(err.Error(), `conflict with "one"`) {
+	if _, err := manager.Apply(second, apply("two", "wheel", "22"), "two", false); err == nil ||
+		!strings.Contains(err.Error(), `conflict with "one"`) {
 		t.Errorf("no conflict: %v", err)
 	}
 }
@@ -279,7 +298,8 @@ func TestScaleIsManaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	managers := updated.(*autoscalingv1.Scale).ManagedFields
-	if len(managers) != 1 || managers[0].Subresource != "scale" || !strings.Contains(managers[0].FieldsV1.GetRawString(), `"f:replicas"`) {
+	if len(managers) != 1 || managers[0].Subresource != "scale" ||
+		!strings.Contains(managers[0].FieldsV1.GetRawString(), `"f:replicas"`) {
 		t.Errorf("managers %v", managers)
 	}
 }

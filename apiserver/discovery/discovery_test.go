@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
-
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
@@ -100,14 +99,16 @@ func must[T any](t *testing.T) func(T, error) T {
 	}
 }
 
-func noAction(context.Context, resource.Client, resource.Call) (runtime.Object, error) {
-	return nil, nil
+func noAction(resource.Client) resource.Action {
+	return func(context.Context, resource.Call) (runtime.Object, error) { return nil, nil }
 }
 
 // everything returns all definitions, including features that are off by default.
 func everything(t *testing.T) []*resource.Definition {
 	t.Helper()
-	for _, gate := range []featuregate.Feature{"ClusterTrustBundle", "GenericWorkload", "PodCertificateRequest", "StorageVersionMigrator"} {
+	for _, gate := range []featuregate.Feature{
+		"ClusterTrustBundle", "GenericWorkload", "PodCertificateRequest", "StorageVersionMigrator",
+	} {
 		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, true)
 	}
 	apis, err := builtin.Enable(map[string]string{"api/all": "true"}, enablement.Emulation{})
@@ -162,7 +163,8 @@ func checkAggregated(t *testing.T, definitions []*resource.Definition, stable bo
 	if difference := cmp.Diff(want, got); difference != "" {
 		t.Errorf("aggregated discovery (-upstream +ours):\n%s", difference)
 	}
-	if w.Header().Get("Content-Type") != "application/json"+aggregated || w.Header().Get("Vary") != "Accept" || w.Header().Get("Cache-Control") != "public" {
+	if w.Header().Get("Content-Type") != "application/json"+aggregated || w.Header().Get("Vary") != "Accept" ||
+		w.Header().Get("Cache-Control") != "public" {
 		t.Errorf("headers %v", w.Header())
 	}
 }
@@ -208,8 +210,11 @@ func widgets() *resource.Definition {
 		Source: resource.Custom, Group: kind.Group, Plural: "widgets", Singular: "widget", Kind: kind.Kind, Namespaced: true,
 		StorageVersion: kind.GroupVersion(),
 		Versions: []*resource.Version{{Name: kind.Version, Kind: kind, Endpoints: map[string]*resource.Endpoint{
-			"":       {Kind: kind, Verbs: []string{"create", "get", "patch", "watch"}},
-			"scale":  {Subresource: "scale", Kind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}, Verbs: []string{"get"}},
+			"": {Kind: kind, Verbs: []string{"create", "get", "patch", "watch"}},
+			"scale": {
+				Subresource: "scale", Kind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"},
+				Verbs: []string{"get"},
+			},
 			"status": {Subresource: "status", Kind: kind, Verbs: []string{"get"}},
 		}}},
 	}
@@ -230,15 +235,47 @@ func TestEntityTag(t *testing.T) {
 	h, publisher := handler(t, widgets())
 	accept := "application/json" + aggregated
 	tag := get(h, "/apis", "Accept", accept).Header().Get("ETag")
-	if w := get(h, "/apis", "Accept", accept, "If-None-Match", tag); w.Code != http.StatusNotModified || w.Body.Len() != 0 {
+	if w := get(h, "/apis", "Accept", accept, "If-None-Match", tag); w.Code != http.StatusNotModified ||
+		w.Body.Len() != 0 {
 		t.Errorf("unchanged: %d with %d bytes", w.Code, w.Body.Len())
 	}
 	if w := get(h, "/apis", "Accept", accept, "If-None-Match", `"other"`); w.Code != http.StatusOK {
 		t.Errorf("another tag: %d", w.Code)
 	}
 	publisher.Publish(resource.NewCatalog())
-	if w := get(h, "/apis", "Accept", accept, "If-None-Match", tag); w.Code != http.StatusOK || strings.Contains(w.Body.String(), "widgets") {
+	if w := get(h, "/apis", "Accept", accept, "If-None-Match", tag); w.Code != http.StatusOK ||
+		strings.Contains(w.Body.String(), "widgets") {
 		t.Errorf("after the catalog changed: %d %s", w.Code, w.Body)
+	}
+}
+
+// TestIndentation compares with what kube-apiserver does: documents are indented if the client asks for it, or is one
+// that people use.
+func TestIndentation(t *testing.T) {
+	h, _ := handler(t, everything(t)...)
+	for _, path := range []string{"/api", "/apis", "/api/v1", "/apis/apps", "/apis/apps/v1"} {
+		for _, accept := range []string{"application/json", "application/json" + aggregated} {
+			if accept != "application/json" && path != "/api" && path != "/apis" {
+				continue
+			}
+			for _, test := range []struct {
+				query, agent string
+				want         bool
+			}{
+				{"", "kubectl/v1.36.0", false}, {"?pretty=true", "kubectl/v1.36.0", true}, {"?pretty=1", "", true},
+				{"", "curl/8.0", true}, {"", "Wget/1.21", true}, {"", "Mozilla/5.0 (X11)", true},
+				{"?pretty=false", "curl/8.0", false},
+			} {
+				w := get(h, path+test.query, "Accept", accept, "User-Agent", test.agent)
+				if got := strings.Contains(w.Body.String(), "{\n  \"kind\": "); w.Code != http.StatusOK || got != test.want {
+					t.Errorf("%s%s of %q as %s: code %d, indented %v, want %v", path, test.query, test.agent, accept, w.Code,
+						got, test.want)
+				}
+			}
+		}
+	}
+	if w := get(h, "/apis/", "Accept", "application/json"+aggregated); w.Code != http.StatusNotAcceptable {
+		t.Errorf("/apis/ has no aggregated form in kube-apiserver; code %d", w.Code)
 	}
 }
 
@@ -251,9 +288,15 @@ func TestNegotiation(t *testing.T) {
 	}{
 		{"/api", "application/json", 200, `"serverAddress":"10.0.0.1:6443"`},
 		{"/api", "application/yaml", 200, "kind: APIVersions"},
-		{"/apis", "text/html", 406, "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf"},
+		{
+			"/apis", "text/html", 406, "only the following media types are accepted: application/json, application/yaml, " +
+				"application/vnd.kubernetes.protobuf",
+		},
 		{"/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList", 406, "NotAcceptable"},
-		{"/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json", 200, `"kind":"APIGroupList"`},
+		{
+			"/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json",
+			200, `"kind":"APIGroupList"`,
+		},
 		{"/apis/example.com", "application/json" + aggregated, 406, "NotAcceptable"},
 		{"/apis/nope", "", 404, "404 page not found"},
 		{"/apis/example.com/v7", "", 404, `"message":"the server could not find the requested resource"`},
@@ -312,7 +355,9 @@ func TestCompression(t *testing.T) {
 		}
 		if want == "gzip" {
 			content := must[*gzip.Reader](t)(gzip.NewReader(w.Body))
-			if plain := must[[]byte](t)(io.ReadAll(content)); string(plain) != get(h, "/apis", "Accept", "application/json"+aggregated).Body.String() {
+			if plain := must[[]byte](t)(io.ReadAll(content)); string(plain) != get(
+				h, "/apis", "Accept", "application/json"+aggregated,
+			).Body.String() {
 				t.Error("the compressed document differs from the plain one")
 			}
 		}

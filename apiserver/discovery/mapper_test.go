@@ -16,9 +16,12 @@ import (
 func TestMapperFollowsTheCatalog(t *testing.T) {
 	widget := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"}
 	definition := &resource.Definition{
-		Source: resource.Custom, Group: widget.Group, Plural: "widgets", Singular: "widget", Kind: widget.Kind, Namespaced: true,
+		Source: resource.Custom, Group: widget.Group, Plural: "widgets", Singular: "widget",
+		Kind: widget.Kind, Namespaced: true,
 		Versions: []*resource.Version{{
-			Name: widget.Version, Kind: widget, Endpoints: map[string]*resource.Endpoint{"": {Kind: widget, Verbs: []string{"get"}}},
+			Name: widget.Version, Kind: widget, Endpoints: map[string]*resource.Endpoint{
+				"": {Kind: widget, Verbs: []string{"get"}},
+			},
 		}},
 	}
 	publisher := &resource.CatalogHolder{}
@@ -44,7 +47,8 @@ func TestMapperFollowsTheCatalog(t *testing.T) {
 		{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"}: {"clusterroles", meta.RESTScopeNameRoot},
 	} {
 		mappings, err := mapper.RESTMappings(kind.GroupKind(), kind.Version)
-		if err != nil || len(mappings) != 1 || mappings[0].Resource.Resource != want.resource || mappings[0].Scope.Name() != want.scope {
+		if err != nil || len(mappings) != 1 || mappings[0].Resource.Resource != want.resource ||
+			mappings[0].Scope.Name() != want.scope {
 			t.Errorf("%s: %v, %v", kind, mappings, err)
 		}
 	}

@@ -38,7 +38,8 @@ func remoteVersion(group, version string, groupPriority, versionPriority int32, 
 func withRemotes(t *testing.T, set *remote.Set, definitions ...*resource.Definition) (http.Handler, *remotes) {
 	t.Helper()
 	holder := &resource.CatalogHolder{}
-	holder.Publish(resource.NewCatalog(append(builtin.Definitions(builtin.Options{ServiceAccountToken: noAction}), definitions...)...))
+	holder.Publish(resource.NewCatalog(append(builtin.Definitions(builtin.Options{ServiceAccountToken: noAction}),
+		definitions...)...))
 	source := &remotes{set}
 	h, err := discovery.New(discovery.Options{
 		Catalogs: holder, Remote: source, Addresses: discovery.Addresses{Default: "10.0.0.1:6443"},
@@ -108,11 +109,14 @@ func TestRemoteGroups(t *testing.T) {
 	checkOrder(t, legacyList(t, h), want...)
 	list, all := aggregatedList(t, h)
 	checkOrder(t, all, want...)
-	if i := slices.IndexFunc(list.Items, func(g discoveryv2.APIGroupDiscovery) bool { return g.Name == "apps" }); len(list.Items[i].Versions) != 1 ||
+	if i := slices.IndexFunc(list.Items,
+		func(g discoveryv2.APIGroupDiscovery) bool { return g.Name == "apps" }); len(list.Items[i].Versions) != 1 ||
 		list.Items[i].Versions[0].Resources[0].Resource != "shadows" {
 		t.Errorf("apps/v1 is not the remote one: %v", list.Items[i])
 	}
-	if w := get(h, "/apis/new.example.com"); !strings.Contains(w.Body.String(), `"preferredVersion":{"groupVersion":"new.example.com/v2beta1"`) {
+	if w := get(h, "/apis/new.example.com"); !strings.Contains(
+		w.Body.String(), `"preferredVersion":{"groupVersion":"new.example.com/v2beta1"`,
+	) {
 		t.Errorf("group: %d %s", w.Code, w.Body)
 	}
 }
@@ -123,7 +127,8 @@ func TestRemoteGroupVanishes(t *testing.T) {
 	before := tag()
 	source.set = &remote.Set{Remote: []*remote.Documents{remoteVersion("new.example.com", "v1", 100, 15, "items")}}
 	during := tag()
-	if w := get(h, "/apis", "Accept", "application/json"+aggregated, "If-None-Match", before); w.Code != http.StatusOK || during == before {
+	if w := get(h, "/apis", "Accept", "application/json"+aggregated, "If-None-Match", before); w.Code != http.StatusOK ||
+		during == before {
 		t.Errorf("new group: %d", w.Code)
 	}
 	stale := remoteVersion("new.example.com", "v1", 100, 15, "items")
@@ -155,7 +160,8 @@ func TestLocalAPIServices(t *testing.T) {
 		Removed: map[schema.GroupVersion]bool{{Group: "policy", Version: "v1"}: true},
 	}
 	legacy := legacyList(t, h)
-	checkOrder(t, legacy, "apiregistration.k8s.io/v1", "batch/v1", "apps/v1", "autoscaling/v1", "autoscaling/v2", "nothing.example.com/v1")
+	checkOrder(t, legacy, "apiregistration.k8s.io/v1", "batch/v1", "apps/v1", "autoscaling/v1",
+		"autoscaling/v2", "nothing.example.com/v1")
 	if slices.Contains(legacy, "policy/v1") || slices.Contains(legacy, "v1") {
 		t.Errorf("listed: %v", legacy)
 	}

@@ -151,7 +151,8 @@ func TestSilentProxy(t *testing.T) {
 		}
 		<-t.Context().Done()
 	}()
-	if _, err := dialers.Cluster(ctx, "tcp", "server.invalid:1"); err == nil || !strings.Contains(err.Error(), "server.invalid:1") {
+	if _, err := dialers.Cluster(ctx, "tcp", "server.invalid:1"); err == nil ||
+		!strings.Contains(err.Error(), "server.invalid:1") {
 		t.Errorf("got %v", err)
 	}
 	if dialers.Etcd != nil || dialers.ControlPlane != nil {
@@ -161,14 +162,24 @@ func TestSilentProxy(t *testing.T) {
 
 func TestLoadErrors(t *testing.T) {
 	for name, test := range map[string]struct{ version, selections, want string }{
-		"version":    {"apiserver.k8s.io/v1", "- {name: etcd}\n", "failed to read egress selector config: no kind"},
-		"field":      {"apiserver.k8s.io/v1beta1", "- {names: etcd}\n", `unknown field "egressSelections[0].names"`},
-		"protocol":   {"apiserver.k8s.io/v1beta1", "- {name: etcd, connection: {proxyProtocol: SOCKS}}\n", "service.connection.protocol: Unsupported value"},
-		"name":       {"apiserver.k8s.io/v1beta1", "- {name: moon, connection: {proxyProtocol: Direct}}\n", `Unsupported value: "moon"`},
-		"plain HTTP": {"apiserver.k8s.io/v1beta1", "- {name: etcd, connection: {proxyProtocol: HTTPConnect, transport: {tcp: {url: 'http://x'}}}}\n", "must have an https:// URL"},
+		"version": {"apiserver.k8s.io/v1", "- {name: etcd}\n", "failed to read egress selector config: no kind"},
+		"field":   {"apiserver.k8s.io/v1beta1", "- {names: etcd}\n", `unknown field "egressSelections[0].names"`},
+		"protocol": {
+			"apiserver.k8s.io/v1beta1", "- {name: etcd, connection: {proxyProtocol: SOCKS}}\n",
+			"service.connection.protocol: Unsupported value",
+		},
+		"name": {
+			"apiserver.k8s.io/v1beta1", "- {name: moon, connection: {proxyProtocol: Direct}}\n", `Unsupported value: "moon"`,
+		},
+		"plain HTTP": {
+			"apiserver.k8s.io/v1beta1",
+			"- {name: etcd, connection: {proxyProtocol: HTTPConnect, transport: {tcp: {url: 'http://x'}}}}\n",
+			"must have an https:// URL",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := egress.Load(write(t, test.version, test.selections)); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := egress.Load(write(t, test.version, test.selections)); err == nil ||
+				!strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
 		})

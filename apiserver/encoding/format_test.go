@@ -17,7 +17,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// pods returns the resource, whose internal version is v1.
+// pods returns the resource of pods, with v1 as its internal version.
 func pods() resource.Match {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	version := &resource.Version{
@@ -26,8 +26,10 @@ func pods() resource.Match {
 	}
 	decorate := func(internal runtime.Object) { internal.(*corev1.Pod).Status.Reason = "Decorated" }
 	return resource.Match{
-		Definition: &resource.Definition{Plural: "pods", ListKind: "PodList", Versions: []*resource.Version{version}, Decorate: decorate},
-		Version:    version,
+		Definition: &resource.Definition{
+			Plural: "pods", ListKind: "PodList", Versions: []*resource.Version{version}, Decorate: decorate,
+		},
+		Version: version,
 	}
 }
 
@@ -42,11 +44,13 @@ func store(t *testing.T, m resource.Match) []byte {
 	return stored
 }
 
-// formats returns all formats of a resource, by description.
+// formats returns all formats of a resource by their descriptions.
 func formats(m resource.Match) map[string]Format {
 	all := map[string]Format{}
 	for media, name := range map[codec.Media]string{codec.JSON: "JSON", codec.Protobuf: "protobuf"} {
-		for shape, part := range []string{Whole: "whole", Undecorated: "undecorated", Metadata: "metadata", MetadataV1beta1: "v1beta1 metadata"} {
+		for shape, part := range []string{
+			Whole: "whole", Undecorated: "undecorated", Metadata: "metadata", MetadataV1beta1: "v1beta1 metadata",
+		} {
 			all[name+", "+part] = Format{Resource: m, Media: media, Shape: Shape(shape)}
 		}
 	}
@@ -141,12 +145,18 @@ func TestList(t *testing.T) {
 		items  []codec.Encoding
 		want   string
 	}{
-		{Format{Resource: m}, []codec.Encoding{codec.Whole([]byte(`{"x":1}`))}, `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[{"x":1}]}`},
+		{
+			Format{Resource: m}, []codec.Encoding{codec.Whole([]byte(`{"x":1}`))},
+			`{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[{"x":1}]}`,
+		},
 		{Format{Resource: m}, []codec.Encoding{}, `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[]}`},
 		{Format{Resource: m, Shape: MetadataV1beta1}, []codec.Encoding{codec.Whole([]byte(`{"x":1}`))},
 			`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1beta1","metadata":{},` +
 				`"items":[{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1beta1","x":1}]}`},
-		{Format{Resource: m, Shape: Metadata}, []codec.Encoding{}, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},"items":null}`},
+		{
+			Format{Resource: m, Shape: Metadata}, []codec.Encoding{},
+			`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},"items":null}`,
+		},
 	} {
 		body, err := test.format.List(test.items, metav1.ListMeta{})
 		if err != nil {
@@ -162,7 +172,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestCustomResourcesNameTheirKind has items that are complete, which nothing is spliced into.
+// TestCustomResourcesNameTheirKind encodes custom resources: their items are complete, so that no apiVersion and kind
+// are added to them.
 func TestCustomResourcesNameTheirKind(t *testing.T) {
 	m := pods()
 	m.Definition.Source = resource.Custom

@@ -10,7 +10,7 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// benchmarked are the configurations whose costs are compared. Without one, Encrypt is not called.
+// benchmarked has the configurations whose costs are compared. Without a configuration, Encrypt is not called.
 func benchmarked(b *testing.B) map[string]string {
 	return map[string]string{
 		"none": "", "identity": configuration(identity), "aescbc": configuration(aescbc("one")),

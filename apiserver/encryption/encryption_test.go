@@ -8,13 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/features"
-	"k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -38,7 +38,7 @@ func must[T any](t testing.TB) func(T, error) T {
 	}
 }
 
-// The providers of the tests, each with its key. Keys with other names have other secrets.
+// These are the providers of the tests, each with its key. Keys with other names have other secrets.
 func aescbc(name string) string    { return withKey("aescbc", name) }
 func aesgcm(name string) string    { return withKey("aesgcm", name) }
 func secretbox(name string) string { return withKey("secretbox", name) }
@@ -80,11 +80,12 @@ func load(t testing.TB, content string) *encryption.Configuration {
 	return loaded
 }
 
-// catalogs have Secrets and Pods.
+// catalogs returns catalogs with Secrets and Pods.
 func catalogs() *resource.CatalogHolder {
 	holder := &resource.CatalogHolder{}
 	holder.Publish(resource.NewCatalog(
-		&resource.Definition{Plural: "secrets", StoragePath: "secrets"}, &resource.Definition{Plural: "pods", StoragePath: "pods"}))
+		&resource.Definition{Plural: "secrets", StoragePath: "secrets"},
+		&resource.Definition{Plural: "pods", StoragePath: "pods"}))
 	return holder
 }
 
@@ -104,7 +105,7 @@ func TestProviders(t *testing.T) {
 	plugin := encryptiontest.Start(t, "1")
 	for name, c := range map[string]struct {
 		provider, prefix string
-		authenticated    bool // the key in etcd
+		authenticated    bool // the provider authenticates the key in etcd
 	}{
 		"identity":  {identity, "plain", false},
 		"aescbc":    {aescbc("one"), "k8s:enc:aescbc:v1:one:", false},
@@ -132,7 +133,7 @@ func TestProviders(t *testing.T) {
 	}
 }
 
-// testValues reads a value in every way after it was written in every way.
+// testValues writes a value in every way, and reads it in every way.
 func testValues(t *testing.T, s *storage.Store, path string) {
 	ctx := t.Context()
 	before := must[int64](t)(s.Revision(ctx))
@@ -146,7 +147,8 @@ func testValues(t *testing.T, s *storage.Store, path string) {
 	}
 	got := must[storage.Value](t)(s.Get(ctx, path))
 	page := must[storage.Page](t)(s.List(ctx, path, storage.ListOptions{Revision: created}))
-	if string(got.Data) != "plain two" || got.Stale || len(page.Values) != 1 || string(page.Values[0].Data) != "plain one" {
+	if string(got.Data) != "plain two" || got.Stale || len(page.Values) != 1 ||
+		string(page.Values[0].Data) != "plain one" {
 		t.Errorf("got %+v, listed %+v", got, page)
 	}
 	must[int64](t)(s.Delete(ctx, path, updated))
@@ -155,7 +157,8 @@ func testValues(t *testing.T, s *storage.Store, path string) {
 	}
 	history := must[*storage.WatchStream](t)(s.History(ctx, "secrets/", before))
 	defer history.Close()
-	if events := receive(t, s, history, 3); string(events[1].Previous) != "plain one" || string(events[2].Previous) != "plain two" {
+	if events := receive(t, s, history, 3); string(events[1].Previous) != "plain one" ||
+		string(events[2].Previous) != "plain two" {
 		t.Errorf("history: %+v", events)
 	}
 	must[int64](t)(s.Create(ctx, path, []byte("plain three"), 0))
@@ -174,7 +177,7 @@ func receive(t *testing.T, s *storage.Store, stream *storage.WatchStream, count 
 	return events
 }
 
-// Values that are read with another provider or key than they would be written with are stale.
+// A value that is read with another provider or key than a write would use is stale.
 func TestRotation(t *testing.T) {
 	client, plugin := etcdtest.Client(t), encryptiontest.Start(t, "1")
 	path := "secrets/default/rotated"
@@ -204,7 +207,8 @@ func TestRotation(t *testing.T) {
 
 func TestResources(t *testing.T) {
 	client := etcdtest.Client(t)
-	all := "\n- resources: ['*.']\n  providers: [" + aesgcm("core") + "]\n- resources: ['*.*']\n  providers: [" + aesgcm("all") + "]\n"
+	all := "\n- resources: ['*.']\n  providers: [" + aesgcm("core") +
+		"]\n- resources: ['*.*']\n  providers: [" + aesgcm("all") + "]\n"
 	s := newStore(client, load(t, configuration(aescbc("one"))+all))
 	for path, prefix := range map[string]string{
 		"secrets/ns/a": "k8s:enc:aescbc:v1:one:", "example.com/widgets/ns/a": "k8s:enc:secretbox:v1:custom:",
@@ -221,7 +225,7 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// Values that were damaged in etcd are errors of their objects alone, also where upstream's transformers panic.
+// A value that was damaged in etcd is an error of its object alone, even if upstream's transformer panics.
 func TestMalformedValues(t *testing.T) {
 	client, plugin := etcdtest.Client(t), encryptiontest.Start(t, "1")
 	s := newStore(client, load(t, configuration(aescbc("one"), aesgcm("one"), secretbox("one"), kms("v2", plugin))))
@@ -232,7 +236,8 @@ func TestMalformedValues(t *testing.T) {
 		for length := range 50 {
 			must[*clientv3.PutResponse](t)(client.Put(t.Context(), "/registry/secrets/a", prefix+strings.Repeat("x", length)))
 			var unreadable *storage.TransformError
-			if _, err := s.Get(t.Context(), "secrets/a"); !errors.As(err, &unreadable) || unreadable.Key != "/registry/secrets/a" {
+			if _, err := s.Get(t.Context(), "secrets/a"); !errors.As(err, &unreadable) ||
+				unreadable.Key != "/registry/secrets/a" {
 				t.Errorf("%s and %d bytes: %v", prefix, length, err)
 			}
 		}
@@ -258,7 +263,8 @@ func TestConfigurationErrors(t *testing.T) {
 		configuration("{}"):    "provider does not contain any of the expected providers",
 		configuration("{x: }"): `unknown field "resources[0].providers[0].x"`,
 		configuration("{aescbc: {keys: [{name: a, secret: YQ==}]}}"): "secret is not of the expected length",
-		configuration(kms("v1", plugin)):                             "error while building transformers: KMSv1 is deprecated and will only receive security updates",
+		configuration(kms("v1", plugin)): "error while building transformers: KMSv1 is " +
+			"deprecated and will only receive security updates",
 	} {
 		file := write(t, filepath.Join(t.TempDir(), "encryption.yaml"), content)
 		_, err := encryption.Load(t.Context(), encryption.Options{File: file})
@@ -272,15 +278,20 @@ func TestConfigurationErrors(t *testing.T) {
 	}
 }
 
-// TestReload changes the file to a valid and to an invalid one.
+// TestReload changes the file to a valid configuration, and then to an invalid one.
 func TestReload(t *testing.T) {
-	controller.EncryptionConfigFileChangePollDuration = 10 * time.Millisecond
 	client, plugin := etcdtest.Client(t), encryptiontest.Start(t, "1")
 	file := write(t, filepath.Join(t.TempDir(), "encryption.yaml"), configuration(aescbc("one"), identity))
-	loaded := must[*encryption.Configuration](t)(encryption.Load(t.Context(), encryption.Options{File: file, Reload: true, Server: "reloaded"}))
+	loaded := must[*encryption.Configuration](t)(encryption.Load(t.Context(), encryption.Options{
+		File: file, Reload: true, Server: "reloaded", Interval: 10 * time.Millisecond,
+	}))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { loaded.Run(ctx); close(ended) }()
+	var notified atomic.Int32
+	go func() {
+		loaded.Run(ctx, func() { notified.Add(1) })
+		close(ended)
+	}()
 	t.Cleanup(func() {
 		cancel()
 		<-ended
@@ -304,8 +315,12 @@ func TestReload(t *testing.T) {
 	}
 	write(t, file, configuration("{x: }"))
 	await(t, "the failure to load the next file", func() bool { return reloads(t, "failure") > 0 })
-	if got := must[storage.Value](t)(s.Get(t.Context(), "secrets/b")); string(got.Data) != "plain" || got.Stale || reloads(t, "success") != 1 {
+	if got := must[storage.Value](t)(s.Get(t.Context(), "secrets/b")); string(got.Data) != "plain" || got.Stale ||
+		reloads(t, "success") != 1 {
 		t.Errorf("after a file that is not valid: %+v, %v reloads", got, reloads(t, "success"))
+	}
+	if got := notified.Load(); got != 1 {
+		t.Errorf("got %d notifications of one change", got)
 	}
 }
 
@@ -318,7 +333,7 @@ func await(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// reloads returns a counter of upstream's controller.
+// reloads returns the value of a counter of upstream's metrics of reloads.
 func reloads(t *testing.T, status string) (count float64) {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()
@@ -340,8 +355,8 @@ func reloads(t *testing.T, status string) (count float64) {
 	return count
 }
 
-// TestPluginDown starts without the KMS plugin. When it appears, values can be written; when it goes away, they can still
-// be read.
+// TestPluginDown starts without the KMS plugin. When the plugin appears, values can be written; when it goes away,
+// they can still be read.
 func TestPluginDown(t *testing.T) {
 	client, plugin := etcdtest.Client(t), encryptiontest.Start(t, "1")
 	plugin.Down()
@@ -349,7 +364,8 @@ func TestPluginDown(t *testing.T) {
 	loaded := load(t, impatient)
 	s, check := newStore(client, loaded), loaded.Checks()[0]
 	var unreadable *storage.TransformError
-	if _, err := s.Create(t.Context(), "secrets/a", []byte("plain"), 0); !errors.As(err, &unreadable) || errors.Is(err, storage.ErrUnavailable) {
+	if _, err := s.Create(t.Context(), "secrets/a", []byte("plain"), 0); !errors.As(err, &unreadable) ||
+		errors.Is(err, storage.ErrUnavailable) {
 		t.Errorf("writing without the plugin: %v", err)
 	}
 	if check.Name != "kms-providers" || check.Run(t.Context()) == nil {

@@ -263,7 +263,9 @@ func TestStrangersAreRefused(t *testing.T) {
 	await(t, "ready", m.Ready())
 
 	put := func(configuration *tls.Config) error {
-		client, err := clientv3.New(clientv3.Config{Endpoints: member.ListenClientURLs, TLS: configuration, Logger: zap.NewNop()})
+		client, err := clientv3.New(clientv3.Config{
+			Endpoints: member.ListenClientURLs, TLS: configuration, Logger: zap.NewNop(),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

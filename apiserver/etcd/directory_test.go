@@ -4,12 +4,18 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/go-logr/logr"
 	bolt "go.etcd.io/bbolt"
+	"go.uber.org/zap"
 )
 
 // expectRefusal checks that a member does not start and that the error has the advice.
@@ -82,6 +88,23 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
+// TestUnwrittenIsNotDamaged: files that etcd cannot write while it starts, on a full disk for example, are not damaged.
+func TestUnwrittenIsNotDamaged(t *testing.T) {
+	for message, damaged := range map[string]bool{
+		"failed to commit tx":                    false,
+		"failed to save hard state and entries":  false,
+		"failed to save Raft snapshot":           false,
+		"failed to recover from snapshot":        true,
+		"assertion failed: Page expected to be:": true,
+	} {
+		err := explain("directory", fmt.Errorf("%w: %s", errPanicked, message))
+		expectRefusal(t, err, "directory")
+		if got := errors.Is(err, ErrDamaged); got != damaged {
+			t.Errorf("%q is damage: %v, want %v: %v", message, got, damaged, err)
+		}
+	}
+}
+
 // overwriteLeaf overwrites a page in the middle of those that contain data.
 func overwriteLeaf(file string) error {
 	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true, PreLoadFreelist: true})
@@ -122,5 +145,40 @@ func TestStartEndsWithContext(t *testing.T) {
 			m.Stop(context.Background())
 		}
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestMachineErrorIsNotDamage checks that a member whose file system is full or whose disk fails does not report
+// damaged data: the operator would replace it and delete its volume.
+func TestMachineErrorIsNotDamage(t *testing.T) {
+	// etcd logs the error and panics with the message only.
+	fatal := func(cause error) (err error) {
+		defer func() { err = panicked(recover()) }()
+		newZapLogger(logr.Discard()).Fatal("failed to read WAL, cannot be repaired", zap.Error(cause))
+		return nil
+	}
+	full := &fs.PathError{Op: "fallocate", Path: "0.wal", Err: syscall.ENOSPC}
+	for name, test := range map[string]struct {
+		err     error
+		damaged bool
+	}{
+		"full while the log is read":        {fatal(full), false},
+		"full, wrapped":                     {fatal(fmt.Errorf("open: %w", full)), false},
+		"full while the database is opened": {errors.New("file resize error: truncate db: no space left on device"), false},
+		"no file descriptors":               {fatal(syscall.EMFILE), false},
+		"the quota of a user is exceeded":   {fatal(syscall.EDQUOT), false},
+		"a read-only file system":           {fatal(syscall.EROFS), false},
+		"a log that cannot be repaired":     {fatal(io.ErrUnexpectedEOF), true},
+		"a disk that fails":                 {fatal(syscall.EIO), false},
+		"another panic":                     {panicked("tocommit(5) is out of range"), true},
+	} {
+		for _, got := range []error{explain("/data", test.err), corrupt("/data", test.err)} {
+			if errors.Is(got, ErrDamaged) != test.damaged || !errors.Is(got, ErrDataDirectory) {
+				t.Errorf("%s: %v", name, got)
+			}
+			if !test.damaged && !strings.Contains(got.Error(), "nothing shows that its data is damaged") {
+				t.Errorf("%s: no advice in %v", name, got)
+			}
+		}
 	}
 }

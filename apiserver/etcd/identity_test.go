@@ -64,11 +64,22 @@ var faults = map[string]struct {
 			t.Fatal(err)
 		}
 	}, "the volume was emptied or replaced"},
-	"etcd's directory removed":       {func(t *testing.T, directory string) { remove(t, filepath.Join(directory, "member")) }, "no write-ahead log"},
-	"log removed":                    {func(t *testing.T, directory string) { remove(t, logOf(directory)) }, "no write-ahead log"},
-	"identity removed":               {func(t *testing.T, directory string) { remove(t, filepath.Join(directory, identityFile)) }, "has no member.json"},
-	"identity of a restored copy":    {func(t *testing.T, directory string) { rewrite(t, directory, "m0", "other") }, "not the data that this member has started with"},
-	"identity of another member":     {func(t *testing.T, directory string) { rewrite(t, directory, "m9", "other") }, "the data of member m9"},
+	"etcd's directory removed": {
+		func(t *testing.T, directory string) { remove(t, filepath.Join(directory, "member")) }, "no write-ahead log",
+	},
+	"log removed": {
+		func(t *testing.T, directory string) { remove(t, logOf(directory)) }, "no write-ahead log",
+	},
+	"identity removed": {
+		func(t *testing.T, directory string) { remove(t, filepath.Join(directory, identityFile)) }, "has no member.json",
+	},
+	"identity of a restored copy": {
+		func(t *testing.T, directory string) { rewrite(t, directory, "m0", "other") },
+		"not the data that this member has started with",
+	},
+	"identity of another member": {
+		func(t *testing.T, directory string) { rewrite(t, directory, "m9", "other") }, "the data of member m9",
+	},
 	"log without the newest entries": {truncateLog, "the volume is an earlier copy"},
 }
 
@@ -240,6 +251,23 @@ func TestDataWithoutIdentityIsAdopted(t *testing.T) {
 	expectLost(t, flags, "emptied or replaced")
 }
 
+// TestCopyWithoutIdentity: the data of a voter without its identity, on the new volume of another member, is not
+// adopted: etcd would run a second voter with the ID of the first.
+func TestCopyWithoutIdentity(t *testing.T) {
+	t.Parallel()
+	flags, members := quorumOf(t, 3)
+	put(t, members[0], "a write")
+	stop(t, members[1])
+	joining := recorded(t, single(t))
+	joining.Name = "m3"
+	replace(t, joining.DataDirectory, flags[1].DataDirectory)
+	remove(t, filepath.Join(joining.DataDirectory, identityFile))
+	expectLost(t, joining, "the data of member m1")
+	remove(t, filepath.Join(flags[1].DataDirectory, identityFile))
+	flags[1].Record = config.MemberRecord{Directory: t.TempDir()}
+	await(t, "ready", start(t, flags[1]).Ready())
+}
+
 // TestInterruptedFirstStart repeats a first start that ended before etcd had created its log.
 func TestInterruptedFirstStart(t *testing.T) {
 	t.Parallel()
@@ -272,7 +300,9 @@ func TestDatabaseWithoutLog(t *testing.T) {
 // TestSettled: an entry counts as saved when a later one is announced, or after a while.
 func TestSettled(t *testing.T) {
 	var s settled
-	for i, step := range []struct{ index, want uint64 }{{5, 0}, {5, 0}, {6, 5}, {6, 5}, {6, 5}, {6, 5}, {6, 5}, {6, 6}, {9, 6}} {
+	for i, step := range []struct{ index, want uint64 }{
+		{5, 0}, {5, 0}, {6, 5}, {6, 5}, {6, 5}, {6, 5}, {6, 5}, {6, 6}, {9, 6},
+	} {
 		if got := s.observe(progress{step.index, 1}, progressPeriod); got.Index != step.want {
 			t.Errorf("step %d: %d is on disk, want %d", i, got.Index, step.want)
 		}

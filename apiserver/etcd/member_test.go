@@ -18,9 +18,9 @@ func single(t *testing.T) config.Member {
 	return member
 }
 
-func start(t *testing.T, member config.Member) *Member {
+func start(t *testing.T, member config.Member, opts ...Option) *Member {
 	t.Helper()
-	m, err := Start(t.Context(), member)
+	m, err := Start(t.Context(), member, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func await(t *testing.T, what string, happened <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-happened:
-	case <-time.After(30 * time.Second):
+	case <-time.After(90 * time.Second):
 		t.Fatalf("timed out: %s", what)
 	}
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // TestRestart restarts single members that replay their whole log. raft panics if a member campaigns after entries that
-// raft has not applied were compacted. The panic depends on scheduling: with one processor it occurs within a few restarts.
-// The default form is the whole test without fsync on one processor. QUORATE_RESTARTS=full (make restarts) repeats it
-// with fsync, and both on all processors.
+// raft has not applied were compacted. The panic depends on scheduling: with one processor it occurs within a few
+// restarts. The default form is the whole test without fsync on one processor. QUORATE_RESTARTS=full (make restarts)
+// repeats it with fsync, and both on all processors.
 func TestRestart(t *testing.T) {
 	forms := []restartForm{{"one processor", 1, true}}
 	if os.Getenv("QUORATE_RESTARTS") == "full" {

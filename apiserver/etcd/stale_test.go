@@ -24,7 +24,8 @@ func trio(t *testing.T) (flags []config.Member, members []*Member) {
 	var cluster []string
 	for i := range 3 {
 		flags = append(flags, secured(t, fmt.Sprintf("m%d", i), peers))
-		flags[i].HeartbeatInterval, flags[i].ElectionTimeout, flags[i].SnapshotCount = 20*time.Millisecond, 500*time.Millisecond, 100
+		flags[i].HeartbeatInterval, flags[i].ElectionTimeout, flags[i].SnapshotCount =
+			20*time.Millisecond, 500*time.Millisecond, 100
 		cluster = append(cluster, flags[i].Name+"="+flags[i].ListenPeerURLs[0])
 	}
 	for i := range flags {
@@ -37,8 +38,9 @@ func trio(t *testing.T) (flags []config.Member, members []*Member) {
 	return flags, members
 }
 
-// TestStaleMember restarts a member after the others have compacted what it has not seen, their raft log and their history: it
-// gets a snapshot of the leader. Then its log is truncated: it catches up, or reports that it has lost entries.
+// TestStaleMember restarts a member after the other members have compacted their raft logs and their history beyond its
+// last entry, so that the member gets a snapshot from the leader. Then its log is truncated: the member catches up,
+// or reports that it has lost entries.
 func TestStaleMember(t *testing.T) {
 	if flags := os.Getenv(memberVariable); flags != "" {
 		runMember(t, flags)
@@ -61,8 +63,8 @@ func TestStaleMember(t *testing.T) {
 	}
 }
 
-// TestOverwrittenPage: a member with a bad page does not start. bbolt panics in a goroutine of its own if it finds the page first;
-// the exit code then does not report damaged data.
+// TestOverwrittenPage: a member with a bad page does not start. bbolt panics in a goroutine of its own if it finds the
+// page first. The exit code of this process does not report damaged data, but the exit code of the next process does.
 func TestOverwrittenPage(t *testing.T) {
 	t.Parallel()
 	flags := single(t)
@@ -73,8 +75,15 @@ func TestOverwrittenPage(t *testing.T) {
 	if err := overwriteLeaf(filepath.Join(flags.DataDirectory, "member", "snap", "db")); err != nil {
 		t.Fatal(err)
 	}
-	if code, output := runProcess(t, flags); code == 0 {
+	code, output := runProcess(t, flags)
+	if code == 0 {
 		t.Errorf("the member started: %s", output)
+	}
+	if code != config.DamagedDataExitCode {
+		code, output = runProcess(t, flags)
+	}
+	if code != config.DamagedDataExitCode {
+		t.Errorf("the second process exited with code %d, want %d: %s", code, config.DamagedDataExitCode, output)
 	}
 }
 
@@ -94,7 +103,8 @@ func runProcess(t *testing.T, flags config.Member) (code int, output string) {
 	return member.ProcessState.ExitCode(), string(all)
 }
 
-// memberVariable has the flags of the member that a process of a test runs: raft and bbolt panic in goroutines of their own.
+// memberVariable has the flags of the member that a process of a test runs: raft and bbolt panic in goroutines of their
+// own.
 const memberVariable = "QUORATE_TEST_MEMBER"
 
 // runMember runs a member until it is ready.

@@ -99,7 +99,16 @@ func checkSnapshot(t *testing.T, with func(...string) []string) {
 		t.Errorf("status of the snapshot is %+v, want %+v", verified, s)
 	}
 	restored := filepath.Join(directory, "restored")
-	if r := mustRun[snapshotFile](t, "restore", file, "--data-dir", restored); r.SHA256 != s.SHA256 {
+	other := strings.Repeat("0", len(s.SHA256))
+	if out, err := run(t, "restore", file, "--sha256", other, "--data-dir", restored); err == nil ||
+		!strings.Contains(err.Error(), s.SHA256) {
+		t.Errorf("restored with another SHA-256: %q, %v", out, err)
+	}
+	if r := mustRun[snapshotFile](t, "restore", file, "--sha256", s.SHA256, "--data-dir", restored); r.SHA256 != s.SHA256 {
+		t.Errorf("restored %+v, want %+v", r, s)
+	}
+	unverified := filepath.Join(directory, "unverified")
+	if r := mustRun[snapshotFile](t, "restore", file, "--unverified", "--data-dir", unverified); r.SHA256 != s.SHA256 {
 		t.Errorf("restored %+v, want %+v", r, s)
 	}
 	member := etcdtest.Start(t, config.Member{
@@ -120,7 +129,9 @@ func TestErrors(t *testing.T) {
 		"an unknown command":       {"compact --data-dir x", `unknown command "compact"`},
 		"an unknown alarm command": {"alarm disram --data-dir x", `unknown command "disram"`},
 		"an unknown file command":  {"snapshot stauts --data-dir x", `unknown command "stauts"`},
-		"no member":                {"status --data-dir " + directory, "no etcd member runs on the data directory " + directory},
+		"no member": {
+			"status --data-dir " + directory, "no etcd member runs on the data directory " + directory,
+		},
 		"no listener": {"status --endpoints http://127.0.0.1:1",
 			"http://127.0.0.1:1: get the status: connection error"},
 		"no listener, alarms": {"alarm list --endpoints http://127.0.0.1:1", "connection refused"},
@@ -128,10 +139,17 @@ func TestErrors(t *testing.T) {
 		"no listener, save":   {"snapshot save --endpoints http://127.0.0.1:1 " + directory + "/x", "connection refused"},
 		"several to save": {"snapshot save --endpoints http://127.0.0.1:1,http://127.0.0.1:2 " + directory + "/x",
 			"must name exactly one member"},
-		"no file to save to":  {"snapshot save --data-dir x", "takes one argument, the file to write"},
-		"no snapshot":         {"snapshot status " + directory + "/none", "no such file"},
-		"no data directory":   {"restore x", "--data-dir is required"},
-		"nothing to restore":  {"restore " + directory + "/none --data-dir " + directory + "/new", "no such file"},
+		"no file to save to": {"snapshot save --data-dir x", "takes one argument, the file to write"},
+		"no snapshot":        {"snapshot status " + directory + "/none", "no such file"},
+		"no data directory":  {"restore x --unverified", "--data-dir is required"},
+		"an unverified snapshot": {
+			"restore x --data-dir " + directory + "/new", "one of --sha256 and --unverified is required",
+		},
+		"a contradiction": {"restore x --sha256 0 --unverified --data-dir " + directory + "/new",
+			"one of --sha256 and --unverified is required"},
+		"nothing to restore": {
+			"restore " + directory + "/none --unverified --data-dir " + directory + "/new", "no such file",
+		},
 		"a missing authority": {"status --endpoints https://127.0.0.1:1 --cacert " + directory + "/ca.crt", "no such file"},
 		"one of two listeners": {"status --endpoints http://127.0.0.1:1,http://127.0.0.1:2",
 			"http://127.0.0.1:2: get the status"},

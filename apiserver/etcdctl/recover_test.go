@@ -62,6 +62,47 @@ func TestRecover(t *testing.T) {
 	}
 }
 
+// TestInterruptedRecovery: a member whose recovery was interrupted starts neither with an empty data directory nor, as
+// a former voter, with its former data, which has no other voters any more. Both would discard what the others have
+// acknowledged.
+func TestInterruptedRecovery(t *testing.T) {
+	flags := lostQuorum(t)
+	refuses := func(words string) {
+		t.Helper()
+		member, err := etcd.Start(t.Context(), flags)
+		if err == nil {
+			err = member.Stop(t.Context())
+		}
+		if !errors.Is(err, etcd.ErrLost) || !strings.Contains(err.Error(), words) {
+			t.Errorf("got error %v, want ErrLost with %q", err, words)
+		}
+	}
+	former := etcd.BeforeRecovery(flags.DataDirectory)
+	if err := os.Rename(flags.DataDirectory, former); err != nil {
+		t.Fatal(err)
+	}
+	refuses("a recovery was interrupted")
+	recovered := flags
+	recovered.DataDirectory, recovered.InitialCluster, recovered.ListenPeerURLs = former, "", nil
+	member, err := etcd.Start(t.Context(), recovered, etcd.WithoutFormerMembers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-member.Ready()
+	if err := member.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.RemoveAll(flags.DataDirectory), os.Rename(former, flags.DataDirectory)); err != nil {
+		t.Fatal(err)
+	}
+	refuses("without the other members")
+	if _, err := run(t, "recover", "--data-dir", flags.DataDirectory, "--name", flags.Name,
+		"--initial-advertise-peer-url", flags.ListenPeerURLs[0]); err != nil {
+		t.Fatal(err)
+	}
+	checkRecovered(t, flags, 4+snapshot.DefaultRevisionBump)
+}
+
 // lostQuorum returns the flags of a member that stopped after the other voter of its cluster was lost.
 func lostQuorum(t *testing.T) config.Member {
 	t.Helper()

@@ -35,7 +35,9 @@ func startAuditor(t testing.TB, policy string, change func(*config.Audit)) (*aud
 	if change != nil {
 		change(&c)
 	}
-	if err := os.WriteFile(c.PolicyFile, []byte(`{"apiVersion":"audit.k8s.io/v1","kind":"Policy",`+policy+`}`), 0o600); err != nil {
+	if err := os.WriteFile(
+		c.PolicyFile, []byte(`{"apiVersion":"audit.k8s.io/v1","kind":"Policy",`+policy+`}`), 0o600,
+	); err != nil {
 		t.Fatal(err)
 	}
 	auditor, err := audit.New(c, audit.Options{})
@@ -68,7 +70,9 @@ func readEvents(t testing.TB, path string) []auditv1.Event {
 }
 
 // auditOne sends one request through the chain and returns its events and the response.
-func auditOne(t *testing.T, r *http.Request, change func(*Options), handler http.HandlerFunc) ([]auditv1.Event, *httptest.ResponseRecorder) {
+func auditOne(
+	t *testing.T, r *http.Request, change func(*Options), handler http.HandlerFunc,
+) ([]auditv1.Event, *httptest.ResponseRecorder) {
 	t.Helper()
 	auditor, log := startAuditor(t, `"rules":[{"level":"RequestResponse"}]`, nil)
 	f := &fixture{registry: prometheus.NewRegistry(), drain: &request.Drain{}}
@@ -118,10 +122,16 @@ func TestAuditStages(t *testing.T) {
 		want              []string
 	}{
 		{"ordinary", "/api/v1/pods", "alice", ok, []string{"RequestReceived", "ResponseComplete OK"}},
-		{"watch", "/api/v1/pods?watch=1", "alice", ok, []string{"RequestReceived", "ResponseStarted OK", "ResponseComplete OK"}},
+		{
+			"watch", "/api/v1/pods?watch=1", "alice", ok, []string{
+				"RequestReceived", "ResponseStarted OK", "ResponseComplete OK",
+			},
+		},
 		{
 			"long-running without a response", "/api/v1/namespaces/n/pods/p/log", "alice",
-			func(http.ResponseWriter, *http.Request) {}, []string{"RequestReceived", "ResponseStarted OK", "ResponseComplete OK"},
+			func(http.ResponseWriter, *http.Request) {}, []string{
+				"RequestReceived", "ResponseStarted OK", "ResponseComplete OK",
+			},
 		},
 		{
 			"implicit header", "/api/v1/pods", "alice",
@@ -129,7 +139,9 @@ func TestAuditStages(t *testing.T) {
 			[]string{"RequestReceived", "ResponseComplete OK"},
 		},
 		{"forbidden", "/api/v1/pods", "mallory", ok, []string{"RequestReceived", "ResponseComplete Forbidden"}},
-		{"authorization fails", "/broken", "alice", ok, []string{"RequestReceived", "ResponseComplete Internal Server Error"}},
+		{
+			"authorization fails", "/broken", "alice", ok, []string{"RequestReceived", "ResponseComplete Internal Server Error"},
+		},
 		{"no user", "/api/v1/pods", "", ok, []string{"ResponseStarted Unauthorized"}},
 		{"invalid credentials", "/api/v1/pods", "bad", ok, []string{"ResponseStarted Unauthorized"}},
 		{"invalid timeout", "/api/v1/pods?timeout=x", "alice", ok, []string{"ResponseStarted Bad Request"}},
@@ -175,7 +187,9 @@ func TestAuditOfSlowRequest(t *testing.T) {
 		t.Errorf("total latency %s of a request without measured parts", got)
 	}
 	slow := slowAuthorizer{clock: clock}
-	events, _ = auditOne(t, newAuditRequest(t, "/version", "alice"), func(o *Options) { o.Clock, o.Authorizer = clock, slow },
+	events, _ = auditOne(t, newAuditRequest(t, "/version", "alice"), func(o *Options) {
+		o.Clock, o.Authorizer = clock, slow
+	},
 		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	want := map[string]string{
 		"authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": "slow",

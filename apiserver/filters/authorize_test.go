@@ -38,7 +38,8 @@ func TestAuthorizationTakesSeats(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const requests, seats = 40, 4
 			slow := &heldAuthorizer{release: make(chan struct{})}
-			f := start(t, false, func(o *Options) { change(o); o.Authorizer = slow }, func(http.ResponseWriter, *http.Request) {})
+			f := start(t, false, func(o *Options) { change(o); o.Authorizer = slow },
+				func(http.ResponseWriter, *http.Request) {})
 			if name == "fairness" {
 				close(slow.release)
 				eventuallyTrue(t, func() bool {

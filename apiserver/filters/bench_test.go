@@ -24,7 +24,8 @@ func BenchmarkChain(b *testing.B) {
 	body := []byte("fine")
 	chain := Chain(f.options(nil), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }))
 	for name, target := range map[string]string{
-		"get": "/api/v1/namespaces/default/pods/web-0", "watch": "/api/v1/namespaces/default/pods?watch=1", "healthz": "/healthz",
+		"get": "/api/v1/namespaces/default/pods/web-0", "watch": "/api/v1/namespaces/default/pods?watch=1",
+		"healthz": "/healthz",
 	} {
 		b.Run(name, func(b *testing.B) {
 			r := httptest.NewRequest("GET", target, nil)

@@ -147,7 +147,8 @@ func TestUnreadBodyIsCutOff(t *testing.T) {
 	}
 }
 
-// TestUnreadBodyTakesNoSlot checks that a body that no handler reads does not hold the slot, and completes the response.
+// TestUnreadBodyTakesNoSlot checks that a body that no handler reads does not hold the slot, and completes the
+// response.
 func TestUnreadBodyTakesNoSlot(t *testing.T) {
 	answer := strings.Repeat("x", 64<<10) // more than net/http buffers
 	f := start(t, true, func(o *Options) { o.MaxRequestsInFlight = 1 }, func(w http.ResponseWriter, _ *http.Request) {

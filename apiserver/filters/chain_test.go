@@ -37,9 +37,13 @@ func (byName) AuthenticateRequest(r *http.Request) (*authenticator.Response, boo
 	case "bad":
 		return nil, false, errors.New("bad credentials")
 	case "root":
-		return &authenticator.Response{User: &user.DefaultInfo{Name: name, Groups: []string{user.SystemPrivilegedGroup}}}, true, nil
+		return &authenticator.Response{
+			User: &user.DefaultInfo{Name: name, Groups: []string{user.SystemPrivilegedGroup}},
+		}, true, nil
 	case user.Anonymous:
-		return &authenticator.Response{User: &user.DefaultInfo{Name: name, Groups: []string{user.AllUnauthenticated}}}, true, nil
+		return &authenticator.Response{
+			User: &user.DefaultInfo{Name: name, Groups: []string{user.AllUnauthenticated}},
+		}, true, nil
 	}
 	return &authenticator.Response{User: &user.DefaultInfo{Name: name, Groups: []string{user.AllAuthenticated}}}, true, nil
 }
@@ -163,7 +167,8 @@ func (f *fixture) value(t testing.TB, name string, labels ...string) float64 {
 				matches = matches && regexp.MustCompile(`name:"`+key+`"\s+value:`+regexp.QuoteMeta(value)).MatchString(text)
 			}
 			if matches {
-				sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+				sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() +
+					float64(metric.GetHistogram().GetSampleCount())
 			}
 		}
 	}
@@ -173,7 +178,9 @@ func (f *fixture) value(t testing.TB, name string, labels ...string) float64 {
 func ok(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "fine") }
 
 func TestOrdinaryRequest(t *testing.T) {
-	f := start(t, false, func(o *Options) { o.StrictTransportSecurity = []string{"max-age=31536000", "includeSubDomains"} },
+	f := start(t, false, func(o *Options) {
+		o.StrictTransportSecurity = []string{"max-age=31536000", "includeSubDomains"}
+	},
 		func(w http.ResponseWriter, r *http.Request) {
 			who, _ := upstream.UserFrom(r.Context())
 			info, _ := upstream.RequestInfoFrom(r.Context())
@@ -207,9 +214,14 @@ func TestOrdinaryRequest(t *testing.T) {
 	if response, _ := f.get(t, "GET", "/api/v1/pods", "alice"); len(response.Header.Get("Audit-Id")) != 36 {
 		t.Errorf("audit id %q", response.Header.Get("Audit-Id"))
 	}
-	for _, name := range []string{"apiserver_request_total", "apiserver_request_duration_seconds", "apiserver_request_sli_duration_seconds", "apiserver_response_sizes"} {
+	for _, name := range []string{
+		"apiserver_request_total", "apiserver_request_duration_seconds", "apiserver_request_sli_duration_seconds",
+		"apiserver_response_sizes",
+	} {
 		for _, scope := range []string{"namespace", "cluster"} {
-			if got := f.final(t, name, `verb="LIST"`, `resource="pods"`, `version="v1"`, `scope="`+scope+`"`, `component="apiserver"`); got != 1 {
+			if got := f.final(
+				t, name, `verb="LIST"`, `resource="pods"`, `version="v1"`, `scope="`+scope+`"`, `component="apiserver"`,
+			); got != 1 {
 				t.Errorf("%s of scope %s is %v", name, scope, got)
 			}
 		}
@@ -239,7 +251,10 @@ func TestUnauthorized(t *testing.T) {
 		response, body := f.get(t, "GET", "/api/v1/pods", who)
 		expect(t, response, body, 401, want)
 	}
-	if success, failure, broken := f.final(t, "authentication_attempts", `result="success"`), f.value(t, "authentication_attempts", `result="failure"`), f.value(t, "authentication_attempts", `result="error"`); success != 0 || failure != 1 || broken != 1 {
+	if success, failure, broken := f.final(
+		t, "authentication_attempts", `result="success"`,
+	), f.value(t, "authentication_attempts", `result="failure"`), f.value(t, "authentication_attempts",
+		`result="error"`); success != 0 || failure != 1 || broken != 1 {
 		t.Errorf("attempts: %v, %v, %v", success, failure, broken)
 	}
 }
@@ -258,7 +273,9 @@ func TestAnonymousHTTP2ConnectionsClose(t *testing.T) {
 }
 
 func TestGoaway(t *testing.T) {
-	f := start(t, false, func(o *Options) { o.GoawayChance = 1 }, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) })
+	f := start(t, false, func(o *Options) { o.GoawayChance = 1 }, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.RemoteAddr)
+	})
 	_, first := f.get(t, "GET", "/x", "alice")
 	_, second := f.get(t, "GET", "/x", "alice")
 	if first == second {
@@ -266,7 +283,8 @@ func TestGoaway(t *testing.T) {
 	}
 }
 
-// TestMoveClients checks that a connection with a watch stays open for the watch, while a new request gets a new connection.
+// TestMoveClients checks that a connection with a watch stays open for the watch, while a new request gets a new
+// connection.
 func TestMoveClients(t *testing.T) {
 	end := make(chan struct{})
 	f := start(t, false, nil, func(w http.ResponseWriter, r *http.Request) {
@@ -304,12 +322,14 @@ func TestMoveClients(t *testing.T) {
 func TestForbidden(t *testing.T) {
 	f := start(t, false, nil, ok)
 	response, body := f.get(t, "DELETE", "/api/v1/namespaces/a/pods/b", "mallory")
-	expect(t, response, body, 403, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"pods \"b\" is forbidden: User \"mallory\" cannot delete resource \"pods\" in API group \"\" in the namespace \"a\": not you","reason":"Forbidden","details":{"name":"b","kind":"pods"},"code":403}`+"\n")
+	expect(t, response, body, 403,
+		`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"pods \"b\" is forbidden: User \"mallory\" cannot delete resource \"pods\" in API group \"\" in the namespace \"a\": not you","reason":"Forbidden","details":{"name":"b","kind":"pods"},"code":403}`+"\n")
 	if response.Header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Error("nosniff is missing")
 	}
 	response, body = f.get(t, "GET", "/metrics", "mallory")
-	expect(t, response, body, 403, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"forbidden: User \"mallory\" cannot get path \"/metrics\": not you","reason":"Forbidden","details":{},"code":403}`+"\n")
+	expect(t, response, body, 403,
+		`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"forbidden: User \"mallory\" cannot get path \"/metrics\": not you","reason":"Forbidden","details":{},"code":403}`+"\n")
 	response, body = f.get(t, "GET", "/broken", "alice")
 	expect(t, response, body, 500, "Internal Server Error: \"/broken\": policy unreadable\n")
 }
@@ -335,7 +355,9 @@ func TestTooManyRequests(t *testing.T) {
 		t.Errorf("Retry-After is %q", response.Header.Get("Retry-After"))
 	}
 	for _, exempt := range []struct{ method, target, who string }{
-		{"GET", "/api/v1/pods", "root"}, {"GET", "/api/v1/namespaces/a/pods/b/log", "alice"}, {"POST", "/api/v1/namespaces/a/pods", "alice"},
+		{"GET", "/api/v1/pods", "root"}, {"GET", "/api/v1/namespaces/a/pods/b/log", "alice"}, {
+			"POST", "/api/v1/namespaces/a/pods", "alice",
+		},
 	} {
 		if response, _ := f.get(t, exempt.method, exempt.target, exempt.who); response.StatusCode != 200 {
 			t.Errorf("%+v: %d", exempt, response.StatusCode)
@@ -348,7 +370,9 @@ func TestTooManyRequests(t *testing.T) {
 	if response, _ := f.get(t, "GET", "/api/v1/pods", "alice"); response.StatusCode != 200 {
 		t.Errorf("afterwards %d", response.StatusCode)
 	}
-	if dropped, ended := f.final(t, "apiserver_request_total", `code="429"`), f.value(t, "apiserver_request_terminations_total", `code="429"`, `resource="pods"`); dropped != 1 || ended != 1 {
+	if dropped, ended := f.final(t, "apiserver_request_total", `code="429"`), f.value(
+		t, "apiserver_request_terminations_total", `code="429"`, `resource="pods"`,
+	); dropped != 1 || ended != 1 {
 		t.Errorf("counted %v dropped, %v terminated", dropped, ended)
 	}
 }
@@ -356,7 +380,8 @@ func TestTooManyRequests(t *testing.T) {
 func TestBadRequestLine(t *testing.T) {
 	f := start(t, false, nil, ok)
 	response, body := f.get(t, "GET", "/api/v1/watch", "alice")
-	expect(t, response, body, 500, "Internal Server Error: \"/api/v1/watch\": failed to create RequestInfo: unable to determine kind and namespace from url, /api/v1/watch\n")
+	expect(t, response, body, 500, "Internal Server Error: \"/api/v1/watch\": failed to create RequestInfo: unable to "+
+		"determine kind and namespace from url, /api/v1/watch\n")
 }
 
 func TestPanics(t *testing.T) {

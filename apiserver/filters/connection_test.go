@@ -39,7 +39,9 @@ func TestConnectionAfterUnreadBody(t *testing.T) {
 		}
 		http.NotFound(w, r)
 	})
-	for _, path := range []string{"/apis/example.com/v1/things", "/api/v1/namespaces/a/pods/b/nothing", "/nothing", "/large"} {
+	for _, path := range []string{
+		"/apis/example.com/v1/things", "/api/v1/namespaces/a/pods/b/nothing", "/nothing", "/large",
+	} {
 		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "GET"} {
 			for _, style := range bodyStyles {
 				head := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: a\r\nAuthorization: alice\r\n%s", method, path, style.headers)

@@ -35,8 +35,9 @@ func narrow() []runtime.Object {
 			Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
 				Type: flowcontrolv1.PriorityLevelEnablementLimited,
 				Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{
-					NominalConcurrencyShares: ptr.To[int32](1), LendablePercent: ptr.To[int32](0), BorrowingLimitPercent: ptr.To[int32](0),
-					LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject},
+					NominalConcurrencyShares: ptr.To[int32](1), LendablePercent: ptr.To[int32](0),
+					BorrowingLimitPercent: ptr.To[int32](0),
+					LimitResponse:         flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject},
 				},
 			},
 		},
@@ -46,9 +47,12 @@ func narrow() []runtime.Object {
 				PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: "narrow"},
 				MatchingPrecedence:         100,
 				Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
-					Subjects: []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindUser, User: &flowcontrolv1.UserSubject{Name: "alice"}}},
+					Subjects: []flowcontrolv1.Subject{{
+						Kind: flowcontrolv1.SubjectKindUser, User: &flowcontrolv1.UserSubject{Name: "alice"},
+					}},
 					ResourceRules: []flowcontrolv1.ResourcePolicyRule{{
-						Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}, Namespaces: []string{"*"}, ClusterScope: true,
+						Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"},
+						Namespaces: []string{"*"}, ClusterScope: true,
 					}},
 				}},
 			},
@@ -64,7 +68,9 @@ func suggested() []runtime.Object {
 		schema.UID = types.UID(schema.Name)
 		all = append(all, schema)
 	}
-	for _, level := range append(bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations...) {
+	for _, level := range append(
+		bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations...,
+	) {
 		all = append(all, level.DeepCopy())
 	}
 	return all
@@ -77,7 +83,8 @@ func fair(t testing.TB, objects ...runtime.Object) func(*Options) {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	informed := factory.Flowcontrol().V1()
 	flows := flowcontrol.New(flowcontrol.Options{
-		Client: client.FlowcontrolV1(), Schemas: informed.FlowSchemas(), Levels: informed.PriorityLevelConfigurations(), Seats: 600,
+		Client: client.FlowcontrolV1(), Schemas: informed.FlowSchemas(),
+		Levels: informed.PriorityLevelConfigurations(), Seats: 600,
 		Stats: func(string) (storage.Stats, error) { return storage.Stats{}, flowrequest.ObjectCountNotFoundErr },
 		Clock: clock.RealClock{}, Logger: logr.Discard(), Registerer: prometheus.NewRegistry(),
 	})
@@ -217,8 +224,12 @@ func eventuallyTrue(t *testing.T, holds func() bool) {
 func BenchmarkFairness(b *testing.B) {
 	for name, change := range map[string]func(*Options){"limits": nil, "fairness": fair(b, suggested()...)} {
 		f := &fixture{registry: prometheus.NewRegistry(), drain: &request.Drain{}}
-		chain := Chain(f.options(change), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("fine")) }))
-		for _, target := range []string{"/api/v1/namespaces/default/pods/web-0", "/api/v1/namespaces/default/pods", "/healthz"} {
+		chain := Chain(f.options(change), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte("fine"))
+		}))
+		for _, target := range []string{
+			"/api/v1/namespaces/default/pods/web-0", "/api/v1/namespaces/default/pods", "/healthz",
+		} {
 			b.Run(name+target, func(b *testing.B) {
 				r := httptest.NewRequest("GET", target, nil)
 				w := discard{header: http.Header{}}

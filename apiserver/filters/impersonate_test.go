@@ -18,6 +18,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
@@ -55,17 +56,27 @@ func randomImpersonation(r *rand.Rand) http.Header {
 	if r.IntN(8) > 0 {
 		headers.Set("Impersonate-User", pick(
 			"bob", "system:anonymous", "system:serviceaccount:a:b", "system:serviceaccount:a:",
-			"system:node:n1", "system:node:n2", "system:node:_",
+			"system:node:n1", "system:node:n2", "system:node:_", "system:node:", "system:node:n1 ",
+			"SYSTEM:NODE:n1", "system:node:n1\x00", "system:masters", "*", "bob\u202e", "system:serviceaccount:a:b:c",
+			"system:serviceaccount:A:b", "system:serviceaccount:kube-system:agent", "system:apiserver",
+			"system:kube-controller-manager",
 		))
+		if r.IntN(8) == 0 { // only the first counts
+			headers.Add("Impersonate-User", pick("bob", "system:node:n1", "system:serviceaccount:a:b"))
+		}
 	}
 	for range r.IntN(7) * r.IntN(2) * r.IntN(2) {
-		headers.Add("Impersonate-Group", pick("dev", "ops", "system:authenticated", "system:unauthenticated", "system:masters", ""))
+		headers.Add("Impersonate-Group",
+			pick("dev", "ops", "system:authenticated", "system:unauthenticated", "system:masters", "",
+				"System:Masters", "system:masters ", "system:masters,dev", "system:nodes", "system:serviceaccounts", "*"))
 	}
 	if r.IntN(4) == 0 {
-		headers.Set("Impersonate-Uid", "7")
+		headers.Set("Impersonate-Uid", pick("7", "*", " "))
 	}
 	if r.IntN(3) == 0 {
-		key := "Impersonate-Extra-" + pick("Acme.com%2fproject", "Scope", "X%2f%2fy", "%53cope", "%zz", "")
+		key := "Impersonate-Extra-" +
+			pick("Acme.com%2fproject", "Scope", "X%2f%2fy", "%53cope", "%zz", "", "%2a", "*", "%00", "%c3%9f", "Ss%c5%bf",
+				"Authentication.kubernetes.io%2fnode-Name", "Authentication.kubernetes.io%2fassociated-Node-Keys")
 		for range 1 + r.IntN(6) {
 			headers.Add(key, pick("one", "two", "three", "four", ""))
 		}
@@ -90,6 +101,7 @@ type impersonationPair struct {
 	theirs, ours http.Handler
 	became       user.Info // as the handler behind either saw it
 	left         http.Header
+	sent         int // number of compared requests
 }
 
 func newImpersonationPair(a authorizer.Authorizer, constrained bool) *impersonationPair {
@@ -118,8 +130,7 @@ type impersonationOutcome struct {
 	left http.Header
 }
 
-func (p *impersonationPair) send(handler http.Handler, ctx context.Context, headers http.Header) impersonationOutcome {
-	r := httptest.NewRequest("GET", "/api/v1/namespaces/a/pods/x", nil).WithContext(ctx)
+func (p *impersonationPair) send(handler http.Handler, r *http.Request, headers http.Header) impersonationOutcome {
 	r.Header = headers.Clone()
 	p.became, p.left = nil, nil
 	w := httptest.NewRecorder()
@@ -137,20 +148,38 @@ func (p *impersonationPair) send(handler http.Handler, ctx context.Context, head
 	return outcome
 }
 
+// impersonatingRequests are the requests that users send while they impersonate others: a read, a write, a stream that
+// is opened with GET, a request of a custom resource, and one that is not of a resource.
+var impersonatingRequests = []struct{ method, path string }{
+	{"GET", "/api/v1/namespaces/a/pods/x"}, {"DELETE", "/api/v1/namespaces/a/pods"}, {
+		"GET", "/api/v1/namespaces/a/pods/x/exec?command=id",
+	},
+	{"GET", "/apis/example.com/v1/widgets?watch=true"}, {"POST", "/metrics"}, {
+		"GET", "/api/v1/namespaces/a/pods/x/proxy/%2e%2e/y",
+	},
+}
+
+var requestInfos = upstream.RequestInfoFactory{
+	APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
+}
+
 // compare sends one request through both filters and returns the impersonated user, if any.
 func (p *impersonationPair) compare(t *testing.T, by *user.DefaultInfo, headers http.Header, ordered bool) string {
 	t.Helper()
-	info := &upstream.RequestInfo{
-		IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "pods", Namespace: "a", Name: "x",
-		APIPrefix: "api", Path: "/api/v1/namespaces/a/pods/x",
+	sent := impersonatingRequests[p.sent%len(impersonatingRequests)]
+	p.sent++
+	r := httptest.NewRequest(sent.method, sent.path, nil)
+	info, err := requestInfos.NewRequestInfo(r)
+	if err != nil {
+		t.Fatal(err)
 	}
-	want := p.send(p.theirs, upstream.WithRequestInfo(upstream.WithUser(t.Context(), by), info), headers)
-	record := request.Begin(httptest.NewRequest("GET", "/api/v1/namespaces/a/pods/x", nil), time.Time{}, logr.Discard())
-	if err := record.Resolve("GET"); err != nil {
+	want := p.send(p.theirs, r.WithContext(upstream.WithRequestInfo(upstream.WithUser(t.Context(), by), info)), headers)
+	record := request.Begin(r, time.Time{}, logr.Discard())
+	if err := record.Resolve(sent.method); err != nil {
 		t.Fatal(err)
 	}
 	record.User = by
-	got := p.send(p.ours, record, headers)
+	got := p.send(p.ours, r.WithContext(record), headers)
 	if !ordered { // kube-apiserver goes through several extra headers in any order
 		want.body, got.body = "", ""
 		for _, extra := range []map[string][]string{want.user.Extra, got.user.Extra} {
@@ -160,7 +189,7 @@ func (p *impersonationPair) compare(t *testing.T, by *user.DefaultInfo, headers 
 		}
 	}
 	if !reflect.DeepEqual(got, want) {
-		t.Fatalf("%v by %v\n got %+v\nwant %+v", headers, by, got, want)
+		t.Fatalf("%v by %v, %v\n got %+v\nwant %+v", headers, by, sent, got, want)
 	}
 	return got.user.Name
 }
@@ -185,6 +214,45 @@ func TestImpersonateLikeUpstream(t *testing.T) {
 				t.Errorf("only %d impersonations succeeded, too few to be meaningful", allowed)
 			}
 		})
+	}
+}
+
+// constrainedVerbs allows everything but the verb "impersonate" of the legacy mode.
+type constrainedVerbs struct{}
+
+func (constrainedVerbs) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if a.GetVerb() == "impersonate" {
+		return authorizer.DecisionNoOpinion, "", nil
+	}
+	return authorizer.DecisionAllow, "", nil
+}
+
+// TestConstrainedImpersonationDoesNotEscalate lets users with all constrained permissions try to gain what these must
+// not give: the group system:masters, and the groups of nodes and service accounts under other names.
+func TestConstrainedImpersonationDoesNotEscalate(t *testing.T) {
+	r, pair, allowed := rand.New(rand.NewPCG(5, 6)), newImpersonationPair(constrainedVerbs{}, true), 0
+	for range 5000 {
+		by, headers := requestors[r.IntN(len(requestors))], randomImpersonation(r)
+		name := pair.compare(t, by, headers, true)
+		if name == "" || name == by.Name {
+			continue
+		}
+		allowed++
+		groups := pair.became.GetGroups()
+		switch {
+		case slices.Contains(groups, user.SystemPrivilegedGroup):
+			t.Errorf("%v: became a member of %s", headers, user.SystemPrivilegedGroup)
+		case isNode(name) && !slices.Equal(groups, []string{user.NodesGroup, user.AllAuthenticated}):
+			t.Errorf("%v: a node with the groups %v", headers, groups)
+		case (isNode(name) || isServiceAccount(name)) && (len(pair.became.GetExtra()) > 0 || pair.became.GetUID() != ""):
+			t.Errorf("%v: %s with the extra %v and the UID %q", headers, name, pair.became.GetExtra(), pair.became.GetUID())
+		}
+		if hasImpersonation(pair.left) && headers.Get("Impersonate-Other") == "" {
+			t.Errorf("%v: the next handler sees %v", headers, pair.left)
+		}
+	}
+	if allowed < 500 {
+		t.Errorf("only %d impersonations succeeded, too few to be meaningful", allowed)
 	}
 }
 
@@ -230,12 +298,13 @@ func (onlyBob) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 func TestRefusalDependsOnTheLastMode(t *testing.T) {
 	pair := newImpersonationPair(onlyBob{}, true)
 	refusal := func(by *user.DefaultInfo) string {
-		record := request.Begin(httptest.NewRequest("GET", "/version", nil), time.Time{}, logr.Discard())
+		r := httptest.NewRequest("GET", "/version", nil)
+		record := request.Begin(r, time.Time{}, logr.Discard())
 		record.User = by
 		if err := record.Resolve("GET"); err != nil {
 			t.Fatal(err)
 		}
-		return pair.send(pair.ours, record, http.Header{"Impersonate-User": {"carol"}}).body
+		return pair.send(pair.ours, r.WithContext(record), http.Header{"Impersonate-User": {"carol"}}).body
 	}
 	pair.compare(t, requestors[0], http.Header{"Impersonate-User": {"bob"}}, true)
 	if body := refusal(requestors[0]); !strings.Contains(body, "cannot impersonate resource") {

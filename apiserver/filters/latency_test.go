@@ -35,7 +35,8 @@ func TestWebhooksAreNotInTheIndicator(t *testing.T) {
 		}
 	}
 	whole, indicator := sums["apiserver_request_duration_seconds"], sums["apiserver_request_sli_duration_seconds"]
-	if want := whole - 3*webhook.Seconds(); whole <= 0 || whole > webhook.Seconds() || indicator < want-1 || indicator > want+1 {
+	if want := whole - 3*webhook.Seconds(); whole <= 0 || whole > webhook.Seconds() ||
+		indicator < want-1 || indicator > want+1 {
 		t.Errorf("the indicator is %v, want %v of %v", indicator, want, whole)
 	}
 }

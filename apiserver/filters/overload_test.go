@@ -27,14 +27,18 @@ func TestIsShed(t *testing.T) {
 		"deletecollection":         {verb: "deletecollection", resource: "pods", from: high},
 		"list by a node":           {verb: "list", resource: "pods", who: user.NodesGroup, from: critical},
 		"list by an administrator": {verb: "list", resource: "pods", who: user.SystemPrivilegedGroup, from: none},
-		"lease":                    {verb: "update", group: "coordination.k8s.io", resource: "leases", length: 500, from: none},
-		"get of a lease":           {verb: "get", group: "coordination.k8s.io", resource: "leases", from: none},
-		"list of leases":           {verb: "list", group: "coordination.k8s.io", resource: "leases", from: high},
-		"large lease":              {verb: "update", group: "coordination.k8s.io", resource: "leases", length: 1 << 20, from: critical},
-		"leases of another group":  {verb: "update", group: "example.com", resource: "leases", length: 500, from: critical},
-		"health check":             {verb: "get", path: "/livez", from: none},
-		"metrics":                  {verb: "get", path: "/metrics", from: none},
-		"another path":             {verb: "get", path: "/openapi/v2", from: critical},
+		"lease": {
+			verb: "update", group: "coordination.k8s.io", resource: "leases", length: 500, from: none,
+		},
+		"get of a lease": {verb: "get", group: "coordination.k8s.io", resource: "leases", from: none},
+		"list of leases": {verb: "list", group: "coordination.k8s.io", resource: "leases", from: high},
+		"large lease": {
+			verb: "update", group: "coordination.k8s.io", resource: "leases", length: 1 << 20, from: critical,
+		},
+		"leases of another group": {verb: "update", group: "example.com", resource: "leases", length: 500, from: critical},
+		"health check":            {verb: "get", path: "/livez", from: none},
+		"metrics":                 {verb: "get", path: "/metrics", from: none},
+		"another path":            {verb: "get", path: "/openapi/v2", from: critical},
 	} {
 		record := &request.Record{User: &user.DefaultInfo{Name: "alice", Groups: []string{test.who}}}
 		record.Info.Verb, record.Info.APIGroup, record.Info.Resource = test.verb, test.group, test.resource

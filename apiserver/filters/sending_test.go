@@ -48,9 +48,8 @@ func TestUnreadResponsesHoldNoSlot(t *testing.T) {
 		response := f.open(t, podsPath+"?endless", "alice")
 		eventuallyTrue(t, func() bool { return f.value(t, "quorate_stalled_responses") == 1 })
 		eventuallyTrue(t, func() bool { return f.code(t, podsPath, "bob") == http.StatusOK })
-		if code := f.code(t, podsPath, "alice"); code != http.StatusTooManyRequests {
-			t.Errorf("another request of the user: %d", code)
-		}
+		// The kernel may take more of the response for a moment, which is then not stalled.
+		eventuallyTrue(t, func() bool { return f.code(t, podsPath, "alice") == http.StatusTooManyRequests })
 		if code := f.code(t, podsPath, "root"); code != http.StatusOK {
 			t.Errorf("an administrator: %d", code)
 		}
@@ -70,7 +69,9 @@ func TestUnreadResponsesAreReset(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ended := make(chan error, 1)
 			f := start(t, false, func(o *Options) {
-				o.Responses = SendLimits{Stalled: time.Millisecond, Window: 20 * time.Millisecond, LongRunningWindow: 20 * time.Millisecond}
+				o.Responses = SendLimits{
+					Stalled: time.Millisecond, Window: 20 * time.Millisecond, LongRunningWindow: 20 * time.Millisecond,
+				}
 			}, endless(ended))
 			response := f.open(t, target, "alice")
 			defer func() { _ = response.Body.Close() }()

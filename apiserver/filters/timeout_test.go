@@ -2,6 +2,7 @@ package filters
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -24,7 +25,8 @@ func expectTimeout(t *testing.T, response *http.Response, body string) {
 	if err := json.Unmarshal([]byte(body), &status); err != nil {
 		t.Fatalf("%q: %v", body, err)
 	}
-	if response.StatusCode != 504 || status.Reason != metav1.StatusReasonTimeout || !strings.HasSuffix(status.Message, "request did not complete within the allotted timeout") {
+	if response.StatusCode != 504 || status.Reason != metav1.StatusReasonTimeout ||
+		!strings.HasSuffix(status.Message, "request did not complete within the allotted timeout") {
 		t.Errorf("got %d %+v", response.StatusCode, status)
 	}
 	if response.Header.Get("Audit-Id") == "" {
@@ -40,12 +42,17 @@ func TestTimeoutOfPatientHandler(t *testing.T) {
 			if r.URL.Query().Has("say") {
 				request.WriteError(w, r, r.Context().Err())
 			}
+			if r.URL.Query().Has("fail") {
+				request.WriteError(w, r, errors.New("call webhook: context deadline exceeded"))
+			}
 		})
-		for _, target := range []string{"/api/v1/pods?timeout=20ms", "/api/v1/pods?timeout=20ms&say"} {
+		for _, target := range []string{
+			"/api/v1/pods?timeout=20ms", "/api/v1/pods?timeout=20ms&say", "/api/v1/pods?timeout=20ms&fail",
+		} {
 			response, body := f.get(t, "GET", target, "alice")
 			expectTimeout(t, response, body)
 		}
-		if got := f.final(t, "apiserver_request_terminations_total", `code="504"`, `verb="LIST"`); got != 2 {
+		if got := f.final(t, "apiserver_request_terminations_total", `code="504"`, `verb="LIST"`); got != 3 {
 			t.Errorf("%v terminations", got)
 		}
 	})
@@ -106,6 +113,26 @@ func TestTimeoutInTheMiddle(t *testing.T) {
 	})
 }
 
+// TestTimeoutAfterAnError checks that an error is complete although its handler returns after the deadline, and that a
+// second request on the connection succeeds.
+func TestTimeoutAfterAnError(t *testing.T) {
+	both(t, func(t *testing.T, http1 bool) {
+		f := start(t, http1, nil, func(w http.ResponseWriter, r *http.Request) {
+			request.WriteError(w, r, errors.New("call webhook: broken"))
+			<-r.Context().Done()
+		})
+		for range 2 {
+			response, body := f.get(t, "GET", "/api/v1/pods?timeout=20ms", "alice")
+			if response.StatusCode != http.StatusInternalServerError || !strings.Contains(body, "broken") {
+				t.Errorf("got %d %s", response.StatusCode, body)
+			}
+		}
+		if got := f.final(t, "apiserver_request_aborts_total"); got != 0 {
+			t.Errorf("%v aborts", got)
+		}
+	})
+}
+
 // TestTimeoutOfSlowClient checks that a client that does not read, or does not send, cannot hold a handler.
 func TestTimeoutOfSlowClient(t *testing.T) {
 	both(t, func(t *testing.T, http1 bool) {
@@ -158,7 +185,8 @@ func TestTimeoutParameter(t *testing.T) {
 		}
 	})
 	response, body := f.get(t, "GET", "/api/v1/pods?timeout=soon", "alice")
-	expect(t, response, body, 400, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"invalid timeout specified in the request URL - time: invalid duration \"soon\"","reason":"BadRequest","code":400}`+"\n")
+	expect(t, response, body, 400,
+		`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"invalid timeout specified in the request URL - time: invalid duration \"soon\"","reason":"BadRequest","code":400}`+"\n")
 	for target, want := range map[string]string{
 		"/api/v1/pods": "bounded", "/api/v1/pods?timeout=0s": "bounded", "/api/v1/pods?timeout=9h": "bounded",
 		"/api/v1/pods?watch=1&timeout=1s": "", "/api/v1/namespaces/a/pods/b/log": "",

@@ -27,14 +27,16 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// begin returns a running controller with the suggested configuration and further objects.
+// begin returns a running controller with the mandatory, the suggested and further objects.
 func begin(t testing.TB, seats int, more ...*flowcontrolv1.FlowSchema) (*Controller, *fake.Clientset) {
 	t.Helper()
 	var objects []runtime.Object
 	for _, schema := range more {
 		objects = append(objects, schema)
 	}
-	for _, level := range append(defaults.MandatoryPriorityLevelConfigurations, defaults.SuggestedPriorityLevelConfigurations...) {
+	for _, level := range append(
+		defaults.MandatoryPriorityLevelConfigurations, defaults.SuggestedPriorityLevelConfigurations...,
+	) {
 		objects = append(objects, level)
 	}
 	for _, schema := range append(defaults.MandatoryFlowSchemas, defaults.SuggestedFlowSchemas...) {
@@ -88,12 +90,15 @@ var (
 	admin   = &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
 	node    = &user.DefaultInfo{Name: "system:node:a", Groups: []string{user.NodesGroup, user.AllAuthenticated}}
 	account = &user.DefaultInfo{
-		Name: "system:serviceaccount:a:b", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:a", user.AllAuthenticated},
+		Name: "system:serviceaccount:a:b", Groups: []string{
+			"system:serviceaccounts", "system:serviceaccounts:a", user.AllAuthenticated,
+		},
 	}
 	jane = &user.DefaultInfo{Name: "jane", Groups: []string{user.AllAuthenticated}}
 )
 
-// processorTime returns that of this process. Other processes of the machine do not change it.
+// processorTime returns the processor time that this process has used. Other processes of the machine do not change
+// it.
 func processorTime(b *testing.B) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -102,7 +107,7 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// BenchmarkGet is a GET that does not wait. It must cost less than 5 µs.
+// BenchmarkGet measures a GET that does not wait. It must cost less than 5 µs.
 func BenchmarkGet(b *testing.B) {
 	c, _ := begin(b, 600)
 	for _, who := range []user.Info{admin, node, account, jane} {
@@ -141,10 +146,11 @@ func BenchmarkMatch(b *testing.B) {
 	}
 }
 
-// dump returns the priority levels that upstream's controller has.
+// dump returns the priority levels of upstream's controller.
 func dump(c *Controller) string {
 	w := httptest.NewRecorder()
-	c.Debug().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/api_priority_and_fairness/dump_priority_levels", nil))
+	c.Debug().ServeHTTP(w,
+		httptest.NewRequest(http.MethodGet, "/debug/api_priority_and_fairness/dump_priority_levels", nil))
 	return w.Body.String()
 }
 
@@ -180,8 +186,10 @@ func TestDeletedLevelDrains(t *testing.T) {
 	eventually(t, "the flow schema dangles", func() bool { return status() == string(flowcontrolv1.ConditionTrue) })
 }
 
-// fill starts requests until one waits or is rejected. It returns those that execute, and the one that waits.
-func fill(t *testing.T, c *Controller, r *http.Request, record *request.Record) (executing []*Request, waiting *Request) {
+// fill starts requests until one waits or is rejected. It returns the requests that execute, and the waiting one.
+func fill(
+	t *testing.T, c *Controller, r *http.Request, record *request.Record,
+) (executing []*Request, waiting *Request) {
 	t.Helper()
 	flow := c.Match(record)
 	for range 100 {
@@ -199,7 +207,7 @@ func fill(t *testing.T, c *Controller, r *http.Request, record *request.Record) 
 // TestRejectionWithoutQueues fills the mandatory level.
 func TestRejectionWithoutQueues(t *testing.T) {
 	c, _ := begin(t, 1)
-	r, record := as(http.MethodGet, "/api/v1/namespaces/a/pods/b", &user.DefaultInfo{Name: "unknown"}) // not even anonymous
+	r, record := as(http.MethodGet, "/api/v1/namespaces/a/pods/b", &user.DefaultInfo{Name: "unknown"}) // in no group
 	flow := c.Match(record)
 	if flow.Level != flowcontrolv1.PriorityLevelConfigurationNameCatchAll {
 		t.Fatal(flow.Level)

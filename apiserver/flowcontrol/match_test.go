@@ -12,8 +12,10 @@ import (
 	fcrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 )
 
-// schema returns a flow schema of the level global-default.
-func schema(name string, precedence int32, subject flowcontrolv1.Subject, rules flowcontrolv1.PolicyRulesWithSubjects) *flowcontrolv1.FlowSchema {
+// schema returns a FlowSchema of the priority level global-default.
+func schema(
+	name string, precedence int32, subject flowcontrolv1.Subject, rules flowcontrolv1.PolicyRulesWithSubjects,
+) *flowcontrolv1.FlowSchema {
 	rules.Subjects = []flowcontrolv1.Subject{subject}
 	return &flowcontrolv1.FlowSchema{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -51,11 +53,12 @@ func ofGroup(name string) flowcontrolv1.Subject {
 
 func ofAccount(namespace, name string) flowcontrolv1.Subject {
 	return flowcontrolv1.Subject{
-		Kind: flowcontrolv1.SubjectKindServiceAccount, ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: namespace, Name: name},
+		Kind:           flowcontrolv1.SubjectKindServiceAccount,
+		ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: namespace, Name: name},
 	}
 }
 
-// TestMatchesAsUpstream compares the flow of each request with that of upstream's controller.
+// TestMatchesAsUpstream compares the flow of each request with the flow that upstream's controller chooses.
 func TestMatchesAsUpstream(t *testing.T) {
 	schemas := []*flowcontrolv1.FlowSchema{
 		schema("pods", 10, ofUser("jane"), resources("get", "pods", "*", false)),
@@ -64,7 +67,8 @@ func TestMatchesAsUpstream(t *testing.T) {
 		schema("scale", 13, ofUser("*"), resources("*", "*", "c", false)),
 		schema("account", 14, ofAccount("a", "c"), resources("*", "*", "*", true)),
 		schema("accounts", 15, ofAccount("a", "*"), resources("delete", "*", "*", true)),
-		schema("broken account", 15, flowcontrolv1.Subject{Kind: flowcontrolv1.SubjectKindServiceAccount}, resources("*", "*", "*", true)),
+		schema("broken account", 15, flowcontrolv1.Subject{Kind: flowcontrolv1.SubjectKindServiceAccount},
+			resources("*", "*", "*", true)),
 		schema("openapi", 16, ofGroup("developers"), paths("get", "/openapi/*", "/version")),
 		schema("prefix", 17, ofGroup("*"), paths("*", "/x", "/y*")),
 		schema("other level", 18, ofUser("jane"), resources("update", "configmaps", "*", false)),
@@ -74,17 +78,22 @@ func TestMatchesAsUpstream(t *testing.T) {
 	users := []user.Info{
 		admin, node, account, jane, &user.DefaultInfo{Name: "joe", Groups: []string{"developers", user.AllAuthenticated}},
 		&user.DefaultInfo{Name: "system:serviceaccount:a:c"}, &user.DefaultInfo{Name: "system:serviceaccount:ab:c"},
-		&user.DefaultInfo{Name: "system:serviceaccount:kube-system:x", Groups: []string{"system:serviceaccounts:kube-system", user.AllAuthenticated}},
+		&user.DefaultInfo{
+			Name: "system:serviceaccount:kube-system:x", Groups: []string{
+				"system:serviceaccounts:kube-system", user.AllAuthenticated,
+			},
+		},
 		&user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}},
 		&user.DefaultInfo{Name: user.KubeScheduler, Groups: []string{user.AllAuthenticated}},
 	}
 	const core, leases = "/api/v1", "/apis/coordination.k8s.io/v1/namespaces/"
 	var matched []string
 	for _, target := range []string{
-		core + "/pods", core + "/namespaces/a/pods/b", core + "/namespaces/a/pods/b/status", core + "/namespaces/c/configmaps/d",
-		core + "/nodes", core + "/nodes/a", core + "/nodes/a/status", core + "/namespaces/a", "/apis/apps/v1/namespaces/c/deployments/a/scale",
-		leases + "kube-node-lease/leases/a", leases + "kube-system/leases/a", core + "/namespaces/kube-system/endpoints/a",
-		"/openapi/v3", "/openapi", "/version", "/versions", "/healthz", "/readyz/ping", "/x", "/x/y", "/xy", "/y", "/y/z", "/yz", "/",
+		core + "/pods", core + "/namespaces/a/pods/b", core + "/namespaces/a/pods/b/status",
+		core + "/namespaces/c/configmaps/d", core + "/nodes", core + "/nodes/a", core + "/nodes/a/status",
+		core + "/namespaces/a", "/apis/apps/v1/namespaces/c/deployments/a/scale", leases + "kube-node-lease/leases/a",
+		leases + "kube-system/leases/a", core + "/namespaces/kube-system/endpoints/a", "/openapi/v3", "/openapi", "/version",
+		"/versions", "/healthz", "/readyz/ping", "/x", "/x/y", "/xy", "/y", "/y/z", "/yz", "/",
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
 			for _, who := range users {
@@ -99,7 +108,7 @@ func TestMatchesAsUpstream(t *testing.T) {
 	}
 }
 
-// compareMatch returns the flow schema.
+// compareMatch compares the flows of one request, and returns the name of the FlowSchema.
 func compareMatch(t *testing.T, c *Controller, method, target string, who user.Info) string {
 	t.Helper()
 	_, record := as(method, target, who)

@@ -19,7 +19,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// manual is a clock whose events run when it is advanced, in the goroutine that advances it.
+// manual is a clock whose events run when the clock is advanced, in the goroutine that advances it.
 type manual struct {
 	*clocktesting.FakePassiveClock
 	events []event
@@ -75,7 +75,7 @@ type demand struct {
 
 func (d demand) Set(value float64) { *d.value = value }
 
-// side runs one implementation of queue sets.
+// side is one of the two implementations of queue sets, with its clock and its requests.
 type side struct {
 	t       *testing.T
 	clock   *manual
@@ -89,7 +89,9 @@ type execution struct {
 	begun, release, done chan struct{}
 }
 
-func newSide(t *testing.T, factory func(*manual) fq.QueueSetFactory, queuing fq.QueuingConfig, dispatching fq.DispatchingConfig) *side {
+func newSide(
+	t *testing.T, factory func(*manual) fq.QueueSetFactory, queuing fq.QueuingConfig, dispatching fq.DispatchingConfig,
+) *side {
 	s := &side{t: t, clock: newManual(), running: map[string]*execution{}}
 	pair := metrics.RatioedGaugePair{RequestsWaiting: unmeasured{}, RequestsExecuting: unmeasured{}}
 	completer, err := factory(s.clock).BeginConstruction(queuing, pair, unmeasured{}, demand{value: &s.demand})
@@ -141,7 +143,7 @@ func (s *side) end(name string, executing bool) {
 	e.cancel()
 }
 
-// state returns the complete state, and which requests execute and wait.
+// state returns the complete state as text, and the names of the executing and waiting requests.
 func (s *side) state() (text string, executing, waiting []string) {
 	var b strings.Builder
 	dump := s.set.Dump(false)
@@ -158,7 +160,8 @@ func (s *side) state() (text string, executing, waiting []string) {
 		slices.Sort(x)
 		executing, waiting = append(executing, x...), append(waiting, w...)
 		if len(w)+len(x) > 0 {
-			fmt.Fprintf(&b, "queue %d: %v waiting, %v executing, seats %d, next %s, sum %+v\n", i, w, x, q.SeatsInUse, q.NextDispatchR, q.QueueSum)
+			fmt.Fprintf(&b, "queue %d: %v waiting, %v executing, seats %d, next %s, sum %+v\n", i, w, x, q.SeatsInUse,
+				q.NextDispatchR, q.QueueSum)
 		}
 	}
 	for _, r := range dump.QueuelessExecutingRequests {
@@ -172,8 +175,8 @@ func (s *side) state() (text string, executing, waiting []string) {
 	return b.String(), executing, waiting
 }
 
-// checkSums checks what upstream's dump cannot confirm: where the final seats of a request are reduced at its dispatch,
-// upstream's number of waiting seats, and with it the demand, stays too large for ever.
+// checkSums checks sums that cannot be compared with upstream's dump: where the final seats of a request are reduced
+// at its dispatch, upstream's number of waiting seats, and with it the demand, stays too large for ever.
 func (s *side) checkSums() {
 	s.t.Helper()
 	dump := s.set.Dump(false)
@@ -182,13 +185,14 @@ func (s *side) checkSums() {
 		waiting += q.QueueSum.MaxSeatsSum
 	}
 	if dump.SeatsWaiting != waiting || s.demand != float64(waiting+dump.SeatsInUse) {
-		s.t.Fatalf("%d seats wait, the demand is %v: want %d, %d", dump.SeatsWaiting, s.demand, waiting, waiting+dump.SeatsInUse)
+		s.t.Fatalf("%d seats wait, the demand is %v: want %d, %d", dump.SeatsWaiting, s.demand,
+			waiting, waiting+dump.SeatsInUse)
 	}
 }
 
-// TestDecisionsOfUpstream makes the same random requests to this package's queue sets and to upstream's, and compares
-// their states after each step. Either requests have additional latencies or the configuration changes: a request whose
-// latency ends after its queue has been removed makes upstream remove another queue.
+// TestDecisionsOfUpstream sends the same random requests to a queue set of this package and to one of upstream's, and
+// compares their states after each step. Either requests have additional latencies or the configuration changes,
+// never both: a request whose latency ends after its queue has been removed makes upstream remove another queue.
 func TestDecisionsOfUpstream(t *testing.T) {
 	configurations := []fq.QueuingConfig{
 		{Name: "a", DesiredNumQueues: 8, QueueLengthLimit: 3, HandSize: 2},
@@ -201,7 +205,9 @@ func TestDecisionsOfUpstream(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		configuration := func() (fq.QueuingConfig, fq.DispatchingConfig) {
 			limit := 1 + random.IntN(8)
-			return configurations[random.IntN(len(configurations)-1)], fq.DispatchingConfig{ConcurrencyLimit: limit, ConcurrencyDenominator: limit}
+			return configurations[random.IntN(len(configurations)-1)], fq.DispatchingConfig{
+				ConcurrencyLimit: limit, ConcurrencyDenominator: limit,
+			}
 		}
 		queuing, dispatching := configuration()
 		if seed%10 > 7 {
@@ -210,16 +216,21 @@ func TestDecisionsOfUpstream(t *testing.T) {
 		ours := newSide(t, func(m *manual) fq.QueueSetFactory {
 			return &factory{clock: m, after: m.after, configured: func(string, *queueSet) {}}
 		}, queuing, dispatching)
-		theirs := newSide(t, func(m *manual) fq.QueueSetFactory { return queueset.NewQueueSetFactory(m) }, queuing, dispatching)
+		theirs := newSide(t, func(m *manual) fq.QueueSetFactory {
+			return queueset.NewQueueSetFactory(m)
+		}, queuing, dispatching)
 		compare(t, random, seed, ours, theirs, configuration)
 	}
 }
 
-// tick is a duration during which the virtual time advances by a whole number of its units with up to 8 busy queues, so
+// tick is a duration in which the virtual time advances by a whole number of its units, with up to 8 busy queues, so
 // that the sums do not depend on how often upstream rounds.
 const tick = 8400 * time.Nanosecond
 
-func compare(t *testing.T, random *rand.Rand, seed uint64, ours, theirs *side, configuration func() (fq.QueuingConfig, fq.DispatchingConfig)) {
+func compare(
+	t *testing.T, random *rand.Rand, seed uint64, ours, theirs *side,
+	configuration func() (fq.QueuingConfig, fq.DispatchingConfig),
+) {
 	t.Helper()
 	var log []string
 	sides := []*side{theirs, ours}

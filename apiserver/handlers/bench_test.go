@@ -142,5 +142,7 @@ func benchStream(b *testing.B, c *call, changes *registry.Watch) {
 }
 
 func newBenchStream(c *call, changes *registry.Watch) *stream {
-	return &stream{call: c, format: c.format(), changes: changes, seen: changes.Start, guard: newWriteGuard(c.w, writeTimeout)}
+	return &stream{
+		call: c, format: c.format(), changes: changes, seen: changes.Start, guard: newWriteGuard(c.w, writeTimeout),
+	}
 }

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 
-	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -27,8 +26,9 @@ import (
 func FuzzAccept(f *testing.F) {
 	for _, header := range []string{
 		"", "*/*", "application/*;q=0.5,text/html", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
-		"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io", "application/yaml;stream=watch",
-		"application/json;g=meta.k8s.io", "application/json;sv=v1;pretty=1;unknown", "application/json;as=", "a/b;;=,",
+		"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io",
+		"application/yaml;stream=watch", "application/json;g=meta.k8s.io", "application/json;sv=v1;pretty=1;unknown",
+		"application/json;as=", "a/b;;=,",
 	} {
 		f.Add(header, false)
 		f.Add(header, true)
@@ -45,7 +45,7 @@ func FuzzAccept(f *testing.F) {
 		if custom {
 			definition.Source, scope.StandardSerializers = resource.Custom, formats[:2]
 		}
-		target := registry.Target{Match: resource.Match{Definition: definition}, Endpoint: &resource.Endpoint{}}
+		target := resource.Target{Match: resource.Match{Definition: definition}, Endpoint: &resource.Endpoint{}}
 		got, err := negotiate(r, target)
 		want, info, refused := negotiation.NegotiateOutputMediaType(r, scope.Serializer, scope)
 		if (err == nil) != (refused == nil) || (err != nil && err.Error() != refused.Error()) {
@@ -77,14 +77,14 @@ func formatIndex(info runtime.SerializerInfo) int {
 // FuzzListOptions compares the options of a query with upstream's. Selectors that pass are within the limits.
 func FuzzListOptions(f *testing.F) {
 	for _, query := range []string{
-		"", "labelSelector=a%3Db,c+in+(d,e)&limit=5", "fieldSelector=metadata.name%3Da,metadata.name!%3Db", "labelSelector=!", "limit=x",
-		"watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", "fieldSelector=a%3Db%5C", "labelSelector=,,&fieldSelector=,",
-		"continue=a&resourceVersion=5", "timeoutSeconds=-1",
+		"", "labelSelector=a%3Db,c+in+(d,e)&limit=5", "fieldSelector=metadata.name%3Da,metadata.name!%3Db",
+		"labelSelector=!", "limit=x", "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+		"fieldSelector=a%3Db%5C", "labelSelector=,,&fieldSelector=,", "continue=a&resourceVersion=5", "timeoutSeconds=-1",
 	} {
 		f.Add(query)
 	}
 	same := func(name, value string) (string, string, error) { return name, value, nil }
-	target := registry.Target{Match: resource.Match{Version: &resource.Version{FieldLabel: same}}}
+	target := resource.Target{Match: resource.Match{Version: &resource.Version{FieldLabel: same}}}
 	f.Fuzz(func(t *testing.T, query string) {
 		values, err := url.ParseQuery(query)
 		if err != nil {
@@ -95,7 +95,9 @@ func FuzzListOptions(f *testing.F) {
 		c := &call{r: r, record: request.Begin(r, time.Now(), logr.Discard()), target: target}
 		options, selection, err := c.listOptions()
 		var want internalversion.ListOptions
-		if refused := internalscheme.ParameterCodec.DecodeParameters(values, metav1.SchemeGroupVersion, &want); refused != nil {
+		if refused := internalscheme.ParameterCodec.DecodeParameters(
+			values, metav1.SchemeGroupVersion, &want,
+		); refused != nil {
 			if err == nil {
 				t.Fatalf("upstream rejects it: %v", refused)
 			}
@@ -104,13 +106,15 @@ func FuzzListOptions(f *testing.F) {
 		if err != nil {
 			return // validation rejects more than upstream's decoder
 		}
-		if (selection.Label == nil) != (want.LabelSelector == nil || want.LabelSelector.Empty()) || options.Limit != want.Limit {
+		if (selection.Label == nil) != (want.LabelSelector == nil || want.LabelSelector.Empty()) ||
+			options.Limit != want.Limit {
 			t.Errorf("got %+v, upstream %+v", options, want)
 		}
 		if selection.Label != nil && selection.Label.String() != want.LabelSelector.String() {
 			t.Errorf("selector %s, upstream's %s", selection.Label, want.LabelSelector)
 		}
-		if selection.Label != nil && checkLabelSelector(selection.Label) != nil || selection.Field != nil && checkFieldSelector(selection.Field) != nil {
+		if selection.Label != nil && checkLabelSelector(selection.Label) != nil ||
+			selection.Field != nil && checkFieldSelector(selection.Field) != nil {
 			t.Errorf("accepted a selector that is too large: %.100s", query)
 		}
 	})

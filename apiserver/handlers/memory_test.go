@@ -18,20 +18,23 @@ import (
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
 
 // largeObjects are handlers of config maps that exceed freeMemory by far.
 type largeObjects struct {
 	*Handlers
-	target registry.Target
+	target resource.Target
 }
 
 func newLargeObjects(t testing.TB) largeObjects {
 	t.Helper()
 	store := storage.New(etcdtest.Client(t), "/registry")
 	r, target := configMaps(t, store)
-	stored, err := target.Version.Codec.Store(t.Context(), &corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", freeMemory)}})
+	stored, err := target.Version.Codec.Store(t.Context(), &corev1.ConfigMap{
+		Data: map[string]string{"k": strings.Repeat("x", freeMemory)},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +54,10 @@ func (h largeObjects) list(ctx context.Context, t *testing.T, o output) (int, er
 		t.Fatal(err)
 	}
 	answer, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
-	c := &call{Handlers: h.Handlers, w: answer, r: r, record: request.Begin(r, time.Now(), testr.New(t)), target: h.target, output: o}
+	c := &call{
+		Handlers: h.Handlers, w: answer, r: r, record: request.Begin(r, time.Now(), testr.New(t)),
+		target: h.target, output: o,
+	}
 	defer c.shrinkMemory(0)
 	err = c.sendPage(page)
 	return answer.Body.Len(), err
@@ -78,7 +84,9 @@ func TestEncodingEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, o := range map[string]output{"whole": {}, "metadata": {as: metadataOnly, group: metav1.SchemeGroupVersion}} {
-		c := &call{Handlers: h.Handlers, r: httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx), target: h.target, output: o}
+		c := &call{
+			Handlers: h.Handlers, r: httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx), target: h.target, output: o,
+		}
 		if _, err := page.Encoded(ctx, c.format()); !errors.Is(err, context.Canceled) || page.Entries[0].Keeps(c.format()) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -126,8 +134,8 @@ type seat struct{ held bool }
 func (s *seat) Release()     { s.held = false }
 func (s *seat) Retake() bool { s.held = true; return true }
 
-// TestWaitingReadsHoldNoSeat uses up the limit: a read of a large object waits without its seat and without its body. A write,
-// whose result is in memory, keeps its seat until the result is sent.
+// TestWaitingReadsHoldNoSeat uses up the limit: a read of a large object waits without its seat and without its body. A
+// write, whose result is in memory, keeps its seat until the result is sent.
 func TestWaitingReadsHoldNoSeat(t *testing.T) {
 	h := newLargeObjects(t)
 	page, err := h.Registry.List(t.Context(), h.target, registry.ListOptions{})
@@ -156,7 +164,8 @@ func TestWaitingReadsHoldNoSeat(t *testing.T) {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			if held, err := respond(endsWhenWaited{ctx, cancel}, test.verb, test.send); !errors.Is(err, context.Canceled) || held != test.heldThen {
+			if held, err := respond(endsWhenWaited{ctx, cancel}, test.verb, test.send); !errors.Is(err, context.Canceled) ||
+				held != test.heldThen {
 				t.Errorf("over the limit: %v, seat held: %t", err, held)
 			}
 			all.Release()

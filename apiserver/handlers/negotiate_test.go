@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"quorate.dev/apiserver/codec"
-	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -32,8 +31,16 @@ func TestNegotiate(t *testing.T) {
 		{accept: protobuf + ",application/json", source: resource.Custom, want: output{}},
 		{accept: "application/json;q=0.1," + protobuf, want: output{media: codec.Protobuf}},
 		{accept: protobuf, source: resource.Custom, code: http.StatusNotAcceptable},
-		{accept: protobuf + ";as=PartialObjectMetadata;v=v1;g=meta.k8s.io", source: resource.Custom, want: output{media: codec.Protobuf, as: metadataOnly, group: v1}},
-		{accept: "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", want: output{as: metadataOnly, list: true, group: v1}},
+		{
+			accept: protobuf + ";as=PartialObjectMetadata;v=v1;g=meta.k8s.io", source: resource.Custom, want: output{
+				media: codec.Protobuf, as: metadataOnly, group: v1,
+			},
+		},
+		{
+			accept: "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", want: output{
+				as: metadataOnly, list: true, group: v1,
+			},
+		},
 		{accept: "application/json;as=Table;v=v1;g=meta.k8s.io", want: output{as: table, group: v1}},
 		{accept: "application/json;as=Table;v=v2;g=meta.k8s.io,application/json", want: output{}},
 		{accept: "application/json;as=Table;v=v2;g=meta.k8s.io", code: http.StatusNotAcceptable},
@@ -49,7 +56,9 @@ func TestNegotiate(t *testing.T) {
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Accept", c.accept)
-		target := registry.Target{Match: resource.Match{Definition: &resource.Definition{Source: c.source}}, Endpoint: &resource.Endpoint{}}
+		target := resource.Target{
+			Match: resource.Match{Definition: &resource.Definition{Source: c.source}}, Endpoint: &resource.Endpoint{},
+		}
 		got, err := negotiate(r, target)
 		if c.code != 0 {
 			if err == nil {
@@ -88,8 +97,9 @@ func TestWantsPretty(t *testing.T) {
 		want         bool
 	}{
 		{"", "kubectl/1", false}, {"", "curl/8", true}, {"", "Wget/1", true}, {"", "Mozilla/5.0 x", true},
-		{"pretty=true", "kubectl/1", true}, {"pretty=1", "", true}, {"pretty=false", "curl/8", false}, {"x=pretty", "", false},
-		{"pretty=T", "", true}, {"pretty", "curl/8", true}, {"pretty=", "curl/8", true}, {"pretty=maybe", "curl/8", false},
+		{"pretty=true", "kubectl/1", true}, {"pretty=1", "", true},
+		{"pretty=false", "curl/8", false}, {"x=pretty", "", false}, {"pretty=T", "", true}, {"pretty", "curl/8", true},
+		{"pretty=", "curl/8", true}, {"pretty=maybe", "curl/8", false},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/?"+c.query, nil)
 		r.Header.Set("User-Agent", c.agent)

@@ -17,25 +17,41 @@ func TestRouted(t *testing.T) {
 		verbs            []string
 		exists, sensible bool
 	}{
-		"list":                           {verb: "list", namespace: "a", parts: []string{"pods"}, exists: true, sensible: true},
-		"list everywhere":                {verb: "list", parts: []string{"pods"}, exists: true, sensible: true},
-		"create nowhere":                 {verb: "create", parts: []string{"pods"}, exists: true},
-		"create nowhere, custom":         {verb: "create", parts: []string{"pods"}, custom: true},
-		"create on an item":              {verb: "create", namespace: "a", parts: []string{"pods", "x"}, exists: true},
-		"create on an item, custom":      {verb: "create", namespace: "a", parts: []string{"pods", "x"}, custom: true, exists: true, sensible: true},
-		"item without a namespace":       {verb: "get", parts: []string{"pods", "x"}},
-		"item":                           {verb: "get", namespace: "a", parts: []string{"pods", "x"}, exists: true, sensible: true},
-		"item of a kind without items":   {verb: "get", namespace: "a", parts: []string{"pods", "x"}, verbs: []string{"create"}},
-		"cluster-scoped":                 {verb: "get", parts: []string{"nodes", "x"}, cluster: true, exists: true, sensible: true},
-		"cluster-scoped in a namespace":  {verb: "get", namespace: "a", parts: []string{"nodes", "x"}, cluster: true},
-		"namespace":                      {verb: "get", namespace: "a", parts: []string{"namespaces", "a"}, cluster: true, exists: true, sensible: true},
-		"update a collection":            {verb: "update", namespace: "a", parts: []string{"pods"}, exists: true},
-		"delete a collection":            {verb: "deletecollection", namespace: "a", parts: []string{"pods"}, exists: true, sensible: true},
+		"list": {
+			verb: "list", namespace: "a", parts: []string{"pods"}, exists: true, sensible: true,
+		},
+		"list everywhere":        {verb: "list", parts: []string{"pods"}, exists: true, sensible: true},
+		"create nowhere":         {verb: "create", parts: []string{"pods"}, exists: true},
+		"create nowhere, custom": {verb: "create", parts: []string{"pods"}, custom: true},
+		"create on an item":      {verb: "create", namespace: "a", parts: []string{"pods", "x"}, exists: true},
+		"create on an item, custom": {
+			verb: "create", namespace: "a", parts: []string{"pods", "x"}, custom: true, exists: true, sensible: true,
+		},
+		"item without a namespace": {verb: "get", parts: []string{"pods", "x"}},
+		"item": {
+			verb: "get", namespace: "a", parts: []string{"pods", "x"}, exists: true, sensible: true,
+		},
+		"item of a kind without items": {
+			verb: "get", namespace: "a", parts: []string{"pods", "x"}, verbs: []string{"create"},
+		},
+		"cluster-scoped": {
+			verb: "get", parts: []string{"nodes", "x"}, cluster: true, exists: true, sensible: true,
+		},
+		"cluster-scoped in a namespace": {verb: "get", namespace: "a", parts: []string{"nodes", "x"}, cluster: true},
+		"namespace": {
+			verb: "get", namespace: "a", parts: []string{"namespaces", "a"}, cluster: true, exists: true, sensible: true,
+		},
+		"update a collection": {verb: "update", namespace: "a", parts: []string{"pods"}, exists: true},
+		"delete a collection": {
+			verb: "deletecollection", namespace: "a", parts: []string{"pods"}, exists: true, sensible: true,
+		},
 		"delete a collection everywhere": {verb: "deletecollection", parts: []string{"pods"}, exists: true},
 		"too deep":                       {verb: "get", namespace: "a", parts: []string{"pods", "x", "status", "y"}},
-		"too deep, custom":               {verb: "get", namespace: "a", parts: []string{"pods", "x", "status", "y"}, custom: true, exists: true, sensible: true},
-		"watch of an item":               {verb: "watch", parts: []string{"pods", "x"}},
-		"watch of an item, custom":       {verb: "watch", parts: []string{"pods", "x"}, custom: true, exists: true, sensible: true},
+		"too deep, custom": {
+			verb: "get", namespace: "a", parts: []string{"pods", "x", "status", "y"}, custom: true, exists: true, sensible: true,
+		},
+		"watch of an item":         {verb: "watch", parts: []string{"pods", "x"}},
+		"watch of an item, custom": {verb: "watch", parts: []string{"pods", "x"}, custom: true, exists: true, sensible: true},
 	} {
 		info := &upstream.RequestInfo{Verb: c.verb, Namespace: c.namespace, Parts: c.parts, Resource: c.parts[0]}
 		if len(c.parts) > 1 {
@@ -57,7 +73,9 @@ func TestRouted(t *testing.T) {
 
 // TestRoutedByVerb has paths with a verb in them.
 func TestRoutedByVerb(t *testing.T) {
-	watchable, proxy := &resource.Endpoint{Verbs: []string{"list", "watch"}}, &resource.Endpoint{Connect: &resource.Connect{Methods: []string{"GET", "POST"}}}
+	watchable, proxy := &resource.Endpoint{Verbs: []string{"list", "watch"}}, &resource.Endpoint{
+		Connect: &resource.Connect{Methods: []string{"GET", "POST"}},
+	}
 	for name, c := range map[string]struct {
 		verb, subresource string
 		endpoint          *resource.Endpoint

@@ -12,7 +12,6 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -41,7 +40,7 @@ func TestSelectorsAreBounded(t *testing.T) {
 	} {
 		query := url.Values{test.parameter: {test.selector}}
 		r := httptest.NewRequest(http.MethodGet, "/?"+query.Encode(), nil)
-		target := registry.Target{Match: resource.Match{Version: &resource.Version{FieldLabel: same}}}
+		target := resource.Target{Match: resource.Match{Version: &resource.Version{FieldLabel: same}}}
 		c := &call{r: r, record: request.Begin(r, time.Now(), logr.Discard()), target: target}
 		_, _, err := c.listOptions()
 		if refused := apierrors.IsBadRequest(err); refused != test.refused || (err != nil) != test.refused {

@@ -53,8 +53,14 @@ func TestBookmarkAfterManyEvents(t *testing.T) {
 	}
 
 	answer := httptest.NewRecorder()
-	c := &call{Handlers: New(Options{Registry: r, Clock: clock.RealClock{}}), w: answer, r: httptest.NewRequest(http.MethodGet, "/", nil), target: target}
-	s := &stream{call: c, format: c.format(), changes: changes, seen: changes.Start, bookmarks: true, guard: newWriteGuard(answer, writeTimeout)}
+	c := &call{
+		Handlers: New(Options{Registry: r, Clock: clock.RealClock{}}), w: answer,
+		r: httptest.NewRequest(http.MethodGet, "/", nil), target: target,
+	}
+	s := &stream{
+		call: c, format: c.format(), changes: changes, seen: changes.Start, bookmarks: true,
+		guard: newWriteGuard(answer, writeTimeout),
+	}
 	if !s.catchUp(t.Context()) {
 		t.Fatal("the stream ended")
 	}
@@ -121,7 +127,7 @@ func TestWatchEventsDoNotWait(t *testing.T) {
 }
 
 // configMaps returns a registry with config maps as its only resource.
-func configMaps(t testing.TB, store *storage.Store) (*registry.Registry, registry.Target) {
+func configMaps(t testing.TB, store *storage.Store) (*registry.Registry, resource.Target) {
 	t.Helper()
 	caches := watchcache.New(store, watchcache.Options{Logger: testr.NewWithInterface(t, testr.Options{})})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -134,11 +140,16 @@ func configMaps(t testing.TB, store *storage.Store) (*registry.Registry, registr
 		Name: "v1", Kind: kind, Endpoints: map[string]*resource.Endpoint{"": endpoint},
 		Codec: codec.NewScheme(clientscheme.Scheme, clientscheme.Codecs, kind, kind.GroupVersion(), kind.GroupVersion()),
 	}
-	definition := &resource.Definition{Plural: "configmaps", Namespaced: true, StoragePath: "configmaps", Versions: []*resource.Version{version}}
+	definition := &resource.Definition{
+		Plural: "configmaps", Namespaced: true, StoragePath: "configmaps", Versions: []*resource.Version{version},
+	}
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definition))
 	r := registry.New(registry.Options{
-		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.NewWithInterface(t, testr.Options{}),
+		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{},
+		Logger: testr.NewWithInterface(t, testr.Options{}),
 	})
-	return r, registry.Target{Match: resource.Match{Definition: definition, Version: version}, Endpoint: endpoint, Namespace: "a"}
+	return r, resource.Target{
+		Match: resource.Match{Definition: definition, Version: version}, Endpoint: endpoint, Namespace: "a",
+	}
 }

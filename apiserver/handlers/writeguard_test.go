@@ -25,7 +25,9 @@ func TestWatchOfAClientThatDoesNotRead(t *testing.T) {
 	const large, count = 1 << 20, 20
 	store := storage.New(etcdtest.Client(t), "/registry")
 	r, target := configMaps(t, store)
-	stored, err := target.Version.Codec.Store(t.Context(), &corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", large)}})
+	stored, err := target.Version.Codec.Store(t.Context(), &corev1.ConfigMap{
+		Data: map[string]string{"k": strings.Repeat("x", large)},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

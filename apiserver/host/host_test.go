@@ -70,8 +70,10 @@ func TestConfigurationErrors(t *testing.T) {
 	for want, c := range map[string]config.Extension{
 		"--kubeconfig: no usable configuration of the host: " + "stat":                               {Kubeconfig: missing},
 		"--kubeconfig: no usable configuration of the host: unable to load in-cluster configuration": {},
-		"--authentication-kubeconfig: no usable configuration":                                       {Kubeconfig: good, AuthenticationKubeconfig: missing},
-		"--authorization-kubeconfig: no usable configuration":                                        {Kubeconfig: good, AuthorizationKubeconfig: missing},
+		"--authentication-kubeconfig: no usable configuration": {
+			Kubeconfig: good, AuthenticationKubeconfig: missing,
+		},
+		"--authorization-kubeconfig: no usable configuration": {Kubeconfig: good, AuthorizationKubeconfig: missing},
 	} {
 		if _, err := Connect(Options{Config: c}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
@@ -86,15 +88,20 @@ func TestLookupErrors(t *testing.T) {
 	}
 	refusal := func(code int, reason metav1.StatusReason) *Cluster {
 		return connect(t, func(string, []byte) (int, runtime.Object) {
-			return code, &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code), Reason: reason, Message: string(reason)}
+			return code, &metav1.Status{
+				TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code),
+				Reason: reason, Message: string(reason),
+			}
 		})
 	}
 	for name, test := range map[string]struct {
 		cluster *Cluster
 		want    string // part of the error; empty: none
 	}{
-		"unreachable":   {unreachable, "connection refused"},
-		"forbidden":     {refusal(403, metav1.StatusReasonForbidden), "to the Role extension-apiserver-authentication-reader grants it"},
+		"unreachable": {unreachable, "connection refused"},
+		"forbidden": {
+			refusal(403, metav1.StatusReasonForbidden), "to the Role extension-apiserver-authentication-reader grants it",
+		},
 		"unknown user":  {refusal(401, metav1.StatusReasonUnauthorized), "Unauthorized"},
 		"not published": {refusal(404, metav1.StatusReasonNotFound), ""},
 	} {
@@ -109,7 +116,9 @@ func TestLookupErrors(t *testing.T) {
 
 // published returns the ConfigMap with values.
 func published(data map[string]string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: configMapName, Namespace: metav1.NamespaceSystem}, Data: data}
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: configMapName, Namespace: metav1.NamespaceSystem}, Data: data,
+	}
 }
 
 func TestLookupFollowsTheConfigMap(t *testing.T) {
@@ -131,14 +140,17 @@ func TestLookupFollowsTheConfigMap(t *testing.T) {
 	go func() { ended <- lookup.Run(ctx) }()
 	update := func(data map[string]string) {
 		t.Helper()
-		_, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Update(t.Context(), published(data), metav1.UpdateOptions{})
+		_, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Update(t.Context(),
+			published(data), metav1.UpdateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	await := func(name string) {
 		t.Helper()
-		err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(
+			context.Context,
+		) (bool, error) {
 			names := lookup.FrontProxy().AllowedNames
 			return len(names) == 1 && names[0] == name, nil
 		})
@@ -146,11 +158,16 @@ func TestLookupFollowsTheConfigMap(t *testing.T) {
 			t.Fatalf("the names are %v", lookup.FrontProxy().AllowedNames)
 		}
 	}
-	update(map[string]string{"requestheader-username-headers": `["X-Remote-User"]`, "requestheader-allowed-names": `["a"]`})
+	update(map[string]string{
+		"requestheader-username-headers": `["X-Remote-User"]`, "requestheader-allowed-names": `["a"]`,
+	})
 	await("a")
 	// Invalid values leave the previous ones in use.
 	update(map[string]string{"requestheader-username-headers": `["X-User"]`, "requestheader-allowed-names": `not JSON`})
-	update(map[string]string{"requestheader-username-headers": `["X-Remote-User"]`, "requestheader-allowed-names": `["b"]`, "requestheader-client-ca-file": "not PEM"})
+	update(map[string]string{
+		"requestheader-username-headers": `["X-Remote-User"]`, "requestheader-allowed-names": `["b"]`,
+		"requestheader-client-ca-file": "not PEM",
+	})
 	await("b")
 	stop()
 	if err := <-ended; err != nil {
@@ -178,7 +195,9 @@ func TestTokens(t *testing.T) {
 			t.Error(err)
 		}
 		if review.Spec.Token == "good" {
-			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "alice"}}
+			review.Status = authenticationv1.TokenReviewStatus{
+				Authenticated: true, User: authenticationv1.UserInfo{Username: "alice"},
+			}
 		}
 		review.TypeMeta = metav1.TypeMeta{Kind: "TokenReview", APIVersion: "authentication.k8s.io/v1"}
 		return http.StatusCreated, review
@@ -210,19 +229,25 @@ func TestAuthorizer(t *testing.T) {
 			t.Error(err)
 		}
 		if review.Spec.User == "broken" {
-			return http.StatusForbidden, &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: 403, Reason: metav1.StatusReasonForbidden}
+			return http.StatusForbidden, &metav1.Status{
+				TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: 403,
+				Reason: metav1.StatusReasonForbidden,
+			}
 		}
 		review.Status.Allowed = review.Spec.User == "alice"
 		review.TypeMeta = metav1.TypeMeta{Kind: "SubjectAccessReview", APIVersion: "authorization.k8s.io/v1"}
 		return http.StatusCreated, review
 	})
-	a, err := cluster.Authorizer(Authorization{AlwaysAllowPaths: []string{"/healthz", "/open/*"}, AuthorizedTTL: time.Hour, UnauthorizedTTL: time.Hour})
+	a, err := cluster.Authorizer(Authorization{
+		AlwaysAllowPaths: []string{"/healthz", "/open/*"}, AuthorizedTTL: time.Hour, UnauthorizedTTL: time.Hour,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	attributes := func(name, group string, groups ...string) authorizer.AttributesRecord {
 		return authorizer.AttributesRecord{
-			User: &user.DefaultInfo{Name: name, Groups: groups}, Verb: "get", APIGroup: group, Resource: "widgets", ResourceRequest: true,
+			User: &user.DefaultInfo{Name: name, Groups: groups}, Verb: "get", APIGroup: group,
+			Resource: "widgets", ResourceRequest: true,
 		}
 	}
 	path := func(path string) authorizer.AttributesRecord {
@@ -237,12 +262,16 @@ func TestAuthorizer(t *testing.T) {
 		"allowed by the host": {attributes("alice", "demo.example.com"), authorizer.DecisionAllow, false, 1},
 		"not allowed":         {attributes("bob", "demo.example.com"), authorizer.DecisionNoOpinion, false, 1},
 		"a review that fails": {attributes("broken", "demo.example.com"), authorizer.DecisionNoOpinion, true, 2},
-		"a privileged group":  {attributes("carol", "demo.example.com", "system:masters"), authorizer.DecisionAllow, false, 0},
-		"definitions":         {attributes("alice", "apiextensions.k8s.io"), authorizer.DecisionDeny, false, 0},
-		"an administrator":    {attributes("carol", "apiextensions.k8s.io", "system:masters"), authorizer.DecisionAllow, false, 0},
-		"health":              {path("/healthz"), authorizer.DecisionAllow, false, 0},
-		"an open prefix":      {path("/open/a/b"), authorizer.DecisionAllow, false, 0},
-		"another path":        {path("/metrics"), authorizer.DecisionNoOpinion, false, 1},
+		"a privileged group": {
+			attributes("carol", "demo.example.com", "system:masters"), authorizer.DecisionAllow, false, 0,
+		},
+		"definitions": {attributes("alice", "apiextensions.k8s.io"), authorizer.DecisionDeny, false, 0},
+		"an administrator": {
+			attributes("carol", "apiextensions.k8s.io", "system:masters"), authorizer.DecisionAllow, false, 0,
+		},
+		"health":         {path("/healthz"), authorizer.DecisionAllow, false, 0},
+		"an open prefix": {path("/open/a/b"), authorizer.DecisionAllow, false, 0},
+		"another path":   {path("/metrics"), authorizer.DecisionNoOpinion, false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := reviews.Load()

@@ -39,7 +39,9 @@ func defineRules(t *testing.T, uid types.UID, color string) *resource.Definition
 		ObjectMeta: metav1.ObjectMeta{Name: "rules.example.com", UID: uid, Generation: 1},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: rules.Group, Scope: apiextensionsv1.ClusterScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "rules", Singular: "rule", Kind: "Rule", ListKind: "RuleList"},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Plural: "rules", Singular: "rule", Kind: "Rule", ListKind: "RuleList",
+			},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true,
 				Schema: &apiextensionsv1.CustomResourceValidation{
 					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", Properties: properties},
@@ -74,7 +76,9 @@ func dynamic(t *testing.T) (*world, clientinformers.SharedInformerFactory, func(
 	return w, informers.Dynamic(typed, informers.Options{Source: w, Catalog: w.publisher, Logger: testr.New(t)}), serve
 }
 
-func forResource(t *testing.T, factory clientinformers.SharedInformerFactory, name schema.GroupVersionResource) clientinformers.GenericInformer {
+func forResource(
+	t *testing.T, factory clientinformers.SharedInformerFactory, name schema.GroupVersionResource,
+) clientinformers.GenericInformer {
 	t.Helper()
 	informer, err := factory.ForResource(name)
 	if err != nil {
@@ -105,7 +109,9 @@ func createRule(t *testing.T, w *world, name string) {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(rule)
 	object.SetName(name)
-	if _, err := w.Create(t.Context(), resource.Key{GroupResource: rules.GroupResource()}, object, resource.WriteOptions{}); err != nil {
+	if _, err := w.Create(
+		t.Context(), resource.Key{GroupResource: rules.GroupResource()}, object, resource.WriteOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -146,7 +152,9 @@ func TestDynamicServesBuiltInKindsAsTypedObjects(t *testing.T) {
 	leases := coordinationv1.SchemeGroupVersion.WithResource("leases")
 	informer := forResource(t, factory, leases)
 	lease := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "one"}}
-	if _, err := w.Create(t.Context(), resource.Key{GroupResource: leases.GroupResource(), Namespace: "a"}, lease, resource.WriteOptions{}); err != nil {
+	if _, err := w.Create(
+		t.Context(), resource.Key{GroupResource: leases.GroupResource(), Namespace: "a"}, lease, resource.WriteOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "synced", informer.Informer().HasSynced)
@@ -164,16 +172,19 @@ func TestDynamicServesBuiltInKindsAsTypedObjects(t *testing.T) {
 	}
 }
 
-// TestDynamicOfKindsThatAreNotStored: policies may name such a kind. kube-apiserver's informer never syncs.
+// TestDynamicOfKindsThatAreNotStored checks informers of kinds that are not stored, which policies may name.
+// kube-apiserver's informer never syncs.
 func TestDynamicOfKindsThatAreNotStored(t *testing.T) {
 	_, factory, _ := dynamic(t)
-	informer := forResource(t, factory, schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"})
+	informer := forResource(t, factory, schema.GroupVersionResource{
+		Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews",
+	})
 	if informer.Informer().HasSynced() {
 		t.Error("synced")
 	}
 }
 
-// TestDynamicSharesTypedInformers: their objects are decoded once.
+// TestDynamicSharesTypedInformers checks that the objects of typed informers are decoded only once.
 func TestDynamicSharesTypedInformers(t *testing.T) {
 	_, factory, _ := dynamic(t)
 	secrets := forResource(t, factory, schema.GroupVersionResource{Version: "v1", Resource: "secrets"})

@@ -29,6 +29,8 @@ import (
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/informers"
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/client"
+	"quorate.dev/apiserver/registry/follow"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
@@ -38,18 +40,18 @@ var secrets = schema.GroupResource{Resource: "secrets"}
 
 // world is a registry of the built-in kinds on an etcd of its own.
 type world struct {
-	*registry.Client
+	*client.Client
 	Registry  *registry.Registry
 	etcd      *clientv3.Client
 	publisher *resource.CatalogHolder
-	decoded   atomic.Int64  // objects
-	unfollow  chan struct{} // receives when a FollowEntries call ends
+	decoded   atomic.Int64  // number of decoded objects
+	unfollow  chan struct{} // receives when a call of Follow ends
 }
 
-// FollowEntries implements informers.Source.
-func (w *world) FollowEntries(ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func()) error {
+// Follow implements informers.Source.
+func (w *world) Follow(ctx context.Context, key resource.Key, options follow.Options) error {
 	defer func() { w.unfollow <- struct{}{} }()
-	return w.Client.FollowEntries(ctx, name, handle, synced)
+	return w.Client.Follow(ctx, key, options)
 }
 
 // counting counts decoded objects.
@@ -85,23 +87,26 @@ func open(t *testing.T) (*world, clientinformers.SharedInformerFactory) {
 // openUnserved returns a world with an empty catalog.
 func openUnserved(t *testing.T) (*world, clientinformers.SharedInformerFactory) {
 	t.Helper()
-	client := etcdtest.Client(t)
+	etcd := etcdtest.Client(t)
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(stop)
-	store := storage.New(client, "/registry")
+	store := storage.New(etcd, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t)})
-	w := &world{etcd: client, publisher: &resource.CatalogHolder{}, unfollow: make(chan struct{}, 100)}
+	w := &world{etcd: etcd, publisher: &resource.CatalogHolder{}, unfollow: make(chan struct{}, 100)}
 	w.Registry = registry.New(registry.Options{
-		Store: store, Caches: caches, Catalog: w.publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
+		Store: store, Caches: caches, Catalog: w.publisher, Admission: &admission.Chain{},
+		Clock: clock.RealClock{}, Logger: testr.New(t),
 	})
-	w.Client = w.Registry.Client()
+	w.Client = client.New(client.Options{Registry: w.Registry, Clock: clock.RealClock{}, Logger: testr.New(t)})
 	go func() { _ = caches.Run(ctx) }()
 	return w, informers.New(informers.Options{Source: w, Catalog: w.publisher, Logger: testr.New(t)})
 }
 
 func create(t *testing.T, w *world, namespace, name string) {
 	t.Helper()
-	secret := &api.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"n": []byte("0")}}
+	secret := &api.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"n": []byte("0")},
+	}
 	key := resource.Key{GroupResource: secrets, Namespace: namespace}
 	if _, err := w.Create(t.Context(), key, secret, resource.WriteOptions{}); err != nil {
 		t.Fatal(err)
@@ -129,7 +134,10 @@ func TestListerReadsTheCache(t *testing.T) {
 	create(t, r, "b", "one")
 	factory.Start(t.Context().Done())
 	await(t, "synced", informer.Informer().HasSynced)
-	await(t, "three objects", func() bool { all, err := lister.List(labels.Everything()); return err == nil && len(all) == 3 })
+	await(t, "three objects", func() bool {
+		all, err := lister.List(labels.Everything())
+		return err == nil && len(all) == 3
+	})
 	list, err := lister.Secrets("a").List(labels.Everything())
 	if err != nil || len(list) != 2 {
 		t.Fatalf("got %v, %v", list, err)
@@ -260,7 +268,7 @@ func TestIndex(t *testing.T) {
 	await(t, "one key", func() bool { return keys() == "zoo/ant" })
 }
 
-// TestObjectThatFailsToDecodeIsSkipped: an object that fails to decode must not prevent reads of others.
+// TestObjectThatFailsToDecodeIsSkipped checks that an object that fails to decode does not prevent reads of others.
 func TestObjectThatFailsToDecodeIsSkipped(t *testing.T) {
 	w, factory := open(t)
 	create(t, w, "a", "one")
@@ -288,7 +296,7 @@ func TestObjectThatFailsToDecodeIsSkipped(t *testing.T) {
 	await(t, "two events", func() bool { return told.has("add one=0 true", "add two=0 true") })
 }
 
-// TestEachStateIsDecodedOnce: the handlers of a change share the decoded states before and after it.
+// TestEachStateIsDecodedOnce checks that the handlers of a change share the decoded states before and after it.
 func TestEachStateIsDecodedOnce(t *testing.T) {
 	w, factory := open(t)
 	create(t, w, "a", "one")
@@ -323,7 +331,8 @@ func TestEachStateIsDecodedOnce(t *testing.T) {
 	}
 }
 
-// TestSyncedCheckerComesWithTheIndexes: also if requested before the resource is served.
+// TestSyncedCheckerComesWithTheIndexes checks that a checker waits for the indexes, also if it is requested before
+// the resource is served.
 func TestSyncedCheckerComesWithTheIndexes(t *testing.T) {
 	w, factory := openUnserved(t)
 	informer := factory.Core().V1().Secrets().Informer()
@@ -349,5 +358,32 @@ func TestSyncedCheckerComesWithTheIndexes(t *testing.T) {
 	<-checker.Done()
 	if keys, err := informer.GetIndexer().IndexKeys("slow", "one"); err != nil || len(keys) != 1 {
 		t.Errorf("got %v, %v", keys, err)
+	}
+}
+
+// TestHandlerThatPanics checks that a panic is reported, and that the handler gets no more events.
+func TestHandlerThatPanics(t *testing.T) {
+	w, _ := open(t)
+	failed := make(chan error, 1)
+	factory := informers.New(informers.Options{
+		Source: w, Catalog: w.publisher, Logger: testr.New(t), Failed: func(err error) { failed <- err },
+	})
+	var calls atomic.Int64
+	_, err := factory.Core().V1().Secrets().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) {
+		calls.Add(1)
+		panic("handler")
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, w, "a", "one")
+	create(t, w, "a", "two")
+	factory.Start(t.Context().Done())
+	if err := <-failed; err == nil || !strings.Contains(err.Error(), "handler") {
+		t.Errorf("got %v", err)
+	}
+	<-w.unfollow
+	if got := calls.Load(); got != 1 {
+		t.Errorf("the handler was called %d times", got)
 	}
 }

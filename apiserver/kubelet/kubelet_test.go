@@ -85,7 +85,7 @@ func (c *cluster) connect(ctx context.Context, connect *resource.Connect, name, 
 	if err != nil {
 		return nil, err
 	}
-	return connect.Handler(ctx, c.Server, resource.Call{Namespace: "default", Name: name, Body: options})
+	return connect.Handler(ctx, resource.Call{Namespace: "default", Name: name, Body: options})
 }
 
 // count returns the sum of a counter's series.
@@ -117,7 +117,8 @@ func TestPodLog(t *testing.T) {
 		_, _ = w.Write([]byte("line\n"))
 	}, kubelet.Options{})
 	handler := must[http.Handler](t)(c.connect(t.Context(), c.kubelets.PodLog(), "web", "follow=true&tailLines=1"))
-	if w := serve(t, handler); w.Code != http.StatusOK || w.Body.String() != "line\n" || w.Header().Get("Content-Type") != "text/plain" {
+	if w := serve(t, handler); w.Code != http.StatusOK || w.Body.String() != "line\n" ||
+		w.Header().Get("Content-Type") != "text/plain" {
 		t.Errorf("%d %v: %s", w.Code, w.Header(), w.Body)
 	}
 	handler = must[http.Handler](t)(c.connect(t.Context(), c.kubelets.PodLog(), "web", "previous=true"))
@@ -157,7 +158,8 @@ func TestCertificateOfKubeletIsVerified(t *testing.T) {
 	if got := c.count(t, "kube_apiserver_pod_logs_backend_tls_failure_total"); got != 1 {
 		t.Errorf("counted %v failures, want 1", got)
 	}
-	handler = must[http.Handler](t)(c.connect(t.Context(), c.kubelets.PodLog(), "web", "insecureSkipTLSVerifyBackend=true"))
+	handler = must[http.Handler](t)(c.connect(t.Context(), c.kubelets.PodLog(), "web",
+		"insecureSkipTLSVerifyBackend=true"))
 	if w := serve(t, handler); w.Code != http.StatusOK {
 		t.Errorf("without verification: %d: %s", w.Code, w.Body)
 	}
@@ -181,7 +183,8 @@ func location(handler http.Handler) string {
 func TestPodProxyLocation(t *testing.T) {
 	c := newCluster(t, nil, kubelet.Options{})
 	for name, want := range map[string]string{
-		"web": "http://" + podIP + "/a/", "web:8080": "http://" + podIP + ":8080/a/", "https:web:8443": "https://" + podIP + ":8443/a/",
+		"web": "http://" + podIP + "/a/", "web:8080": "http://" + podIP + ":8080/a/",
+		"https:web:8443": "https://" + podIP + ":8443/a/",
 	} {
 		handler := must[http.Handler](t)(c.connect(t.Context(), c.kubelets.PodProxy(), name, "path=/a/"))
 		if got := location(handler); got != want {
@@ -199,19 +202,23 @@ func TestServiceProxyLocation(t *testing.T) {
 	policy := core.IPFamilyPolicySingleStack
 	service.Spec.IPFamilyPolicy = &policy
 	c.create(t, "services", "default", service)
-	endpoints := &core.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"}, Subsets: []core.EndpointSubset{{
-		Addresses: []core.EndpointAddress{
-			{IP: "10.0.0.9"},
-			{IP: "10.0.0.8", TargetRef: &core.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}}, // not its address
-			{IP: "10.0.0.7", TargetRef: &core.ObjectReference{Kind: "Pod", Namespace: "kube-system", Name: "web"}},
-			{IP: podIP, TargetRef: &core.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}},
-		},
-		Ports: []core.EndpointPort{{Name: "http", Port: 8080, Protocol: core.ProtocolTCP}},
-	}}}
+	endpoints := &core.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"}, Subsets: []core.EndpointSubset{{
+			Addresses: []core.EndpointAddress{
+				{IP: "10.0.0.9"},
+				// This is not the address of the pod web.
+				{IP: "10.0.0.8", TargetRef: &core.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}},
+				{IP: "10.0.0.7", TargetRef: &core.ObjectReference{Kind: "Pod", Namespace: "kube-system", Name: "web"}},
+				{IP: podIP, TargetRef: &core.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}},
+			},
+			Ports: []core.EndpointPort{{Name: "http", Port: 8080, Protocol: core.ProtocolTCP}},
+		}},
+	}
 	c.create(t, "endpoints", "default", endpoints)
 	for range 10 { // the first endpoint is random
 		for name, want := range map[string]string{
-			"web:http": "http://" + podIP + ":8080/", "web:80": "http://" + podIP + ":8080/", "https:web:http": "https://" + podIP + ":8080/",
+			"web:http": "http://" + podIP + ":8080/", "web:80": "http://" + podIP + ":8080/",
+			"https:web:http": "https://" + podIP + ":8080/",
 		} {
 			handler := must[http.Handler](t)(c.connect(t.Context(), c.kubelets.ServiceProxy(), name, "path=/"))
 			if got := location(handler); got != want {
@@ -220,7 +227,8 @@ func TestServiceProxyLocation(t *testing.T) {
 		}
 	}
 	for name, refused := range map[string]func(error) bool{
-		"web:81": apierrors.IsServiceUnavailable, "web:other": apierrors.IsServiceUnavailable, "missing:http": apierrors.IsNotFound, ":": apierrors.IsBadRequest,
+		"web:81": apierrors.IsServiceUnavailable, "web:other": apierrors.IsServiceUnavailable,
+		"missing:http": apierrors.IsNotFound, ":": apierrors.IsBadRequest,
 	} {
 		if _, err := c.connect(t.Context(), c.kubelets.ServiceProxy(), name, ""); !refused(err) {
 			t.Errorf("%s: %v", name, err)
@@ -242,13 +250,16 @@ func (getOnly) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 func TestStreamsNeedCreate(t *testing.T) {
 	c := newCluster(t, nil, kubelet.Options{Authorizer: getOnly{}})
 	streams := map[string]*resource.Connect{
-		"command=ls&stdout=true": c.kubelets.PodExec(), "stdout=true": c.kubelets.PodAttach(), "ports=80": c.kubelets.PodPortForward(),
+		"command=ls&stdout=true": c.kubelets.PodExec(), "stdout=true": c.kubelets.PodAttach(),
+		"ports=80": c.kubelets.PodPortForward(),
 	}
 	for verb, want := range map[string]func(error) bool{
 		"get": apierrors.IsForbidden, "create": func(err error) bool { return err == nil },
 	} {
 		record := &request.Record{Context: t.Context()}
-		record.Info = upstreamrequest.RequestInfo{IsResourceRequest: true, Verb: verb, Resource: "pods", Namespace: "default", Name: "web"}
+		record.Info = upstreamrequest.RequestInfo{
+			IsResourceRequest: true, Verb: verb, Resource: "pods", Namespace: "default", Name: "web",
+		}
 		record.Attributes.Verb = verb
 		for query, connect := range streams {
 			if _, err := c.connect(record, connect, "web", query); !want(err) {

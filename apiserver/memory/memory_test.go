@@ -85,14 +85,16 @@ func TestNext(t *testing.T) {
 		"beyond the limit":        {{100_000, 1_060_000, false, Critical}},
 		"garbage below the limit": {{100_000, 1_040_000, false, Normal}},
 		"a level is held for a second": {
-			{950_000, 0, true, Critical}, {950_000, 0, true, Critical}, {600_000, 0, true, Critical}, {600_000, 0, false, Critical},
-			{600_000, 0, false, Critical}, {600_000, 0, false, Critical}, {600_000, 0, false, Critical}, {600_000, 0, false, Critical},
-			{600_000, 0, false, Critical}, {600_000, 0, false, Critical}, {600_000, 0, false, Normal},
+			{950_000, 0, true, Critical}, {950_000, 0, true, Critical}, {600_000, 0, true, Critical},
+			{600_000, 0, false, Critical}, {600_000, 0, false, Critical}, {600_000, 0, false, Critical},
+			{600_000, 0, false, Critical}, {600_000, 0, false, Critical}, {600_000, 0, false, Critical},
+			{600_000, 0, false, Critical}, {600_000, 0, false, Normal},
 		},
 		"full for long": {
-			{950_000, 0, true, Critical}, {950_000, 0, true, Critical}, {950_000, 0, true, Critical}, {950_000, 0, true, Critical},
-			{950_000, 0, true, Critical}, {950_000, 0, true, Critical}, {950_000, 0, true, Critical}, {950_000, 0, true, Critical},
-			{950_000, 0, true, Critical}, {950_000, 0, true, Critical}, {950_000, 0, true, Normal}, {960_000, 0, true, Critical},
+			{950_000, 0, true, Critical}, {950_000, 0, true, Critical}, {950_000, 0, true, Critical},
+			{950_000, 0, true, Critical}, {950_000, 0, true, Critical}, {950_000, 0, true, Critical},
+			{950_000, 0, true, Critical}, {950_000, 0, true, Critical}, {950_000, 0, true, Critical},
+			{950_000, 0, true, Critical}, {950_000, 0, true, Normal}, {960_000, 0, true, Critical},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,11 +11,13 @@ import (
 
 func TestConstrain(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	counter := promauto.With(registry).NewCounterVec(prometheus.CounterOpts{Name: "requests_total", Help: "h"}, []string{"code", "verb"})
+	counter := promauto.With(registry).NewCounterVec(prometheus.CounterOpts{Name: "requests_total", Help: "h"},
+		[]string{"code", "verb"})
 	histogram := promauto.With(registry).NewHistogramVec(
 		prometheus.HistogramOpts{Name: "seconds", Help: "h", Buckets: []float64{1, 10}}, []string{"verb"})
 	promauto.With(registry).NewGauge(prometheus.GaugeOpts{Name: "left_out", Help: "h"})
-	promauto.With(registry).NewGauge(prometheus.GaugeOpts{Name: "untouched", Help: "[STABLE] (Deprecated since 1.34.0) h"}).Set(7)
+	promauto.With(registry).NewGauge(prometheus.GaugeOpts{Name: "untouched",
+		Help: "[STABLE] (Deprecated since 1.34.0) h"}).Set(7)
 	for i, verb := range []string{"GET", "LIST", "EVIL", "BAD"} {
 		counter.WithLabelValues("200", verb).Add(float64(i + 1))
 		histogram.WithLabelValues(verb).Observe(float64(i * 4))
@@ -62,7 +64,8 @@ untouched 7
 func TestHiddenMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	f := promauto.With(registry)
-	f.NewCounterVec(prometheus.CounterOpts{Name: "etcd_bookmark_total", Help: "[ALPHA] Bookmarks."}, []string{"resource"}).WithLabelValues("pods").Add(2)
+	f.NewCounterVec(prometheus.CounterOpts{Name: "etcd_bookmark_total", Help: "[ALPHA] Bookmarks."},
+		[]string{"resource"}).WithLabelValues("pods").Add(2)
 	f.NewGauge(prometheus.GaugeOpts{Name: "apiserver_flowcontrol_nominal_limit_seats", Help: "[BETA] Seats."}).Set(3)
 	const shown = `# HELP apiserver_flowcontrol_request_concurrency_limit [ALPHA] (Deprecated since 1.30.0) Seats.
 # TYPE apiserver_flowcontrol_request_concurrency_limit gauge
@@ -71,7 +74,8 @@ apiserver_flowcontrol_request_concurrency_limit 3
 # TYPE etcd_bookmark_counts gauge
 etcd_bookmark_counts{resource="pods"} 2
 `
-	const total = "# HELP hidden_metrics_total [BETA] The count of hidden metrics.\n# TYPE hidden_metrics_total counter\nhidden_metrics_total "
+	const total = "# HELP hidden_metrics_total [BETA] The count of hidden metrics.\n# TYPE hidden_metrics_total " +
+		"counter\nhidden_metrics_total "
 	for show, want := range map[bool]string{false: total + "2\n", true: shown + total + "0\n"} {
 		err := testutil.GatherAndCompare(Constrain(registry, Constraints{ShowHidden: show}), strings.NewReader(want),
 			"apiserver_flowcontrol_request_concurrency_limit", "etcd_bookmark_counts", "hidden_metrics_total")

@@ -13,7 +13,8 @@ import (
 
 func TestRegistryIsServed(t *testing.T) {
 	w := httptest.NewRecorder()
-	Handler(NewRegistry(version.Info{Major: "1", Minor: "36"}), time.Now()).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	Handler(NewRegistry(version.Info{Major: "1", Minor: "36"}), time.Now()).ServeHTTP(w,
+		httptest.NewRequest("GET", "/metrics", nil))
 	for _, want := range []string{`kubernetes_build_info{`, `minor="36"`} {
 		if !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%s is missing", want)
@@ -42,13 +43,14 @@ func TestReset(t *testing.T) {
 	}
 	kept.Inc()
 	answer := ask("GET")
-	if strings.Contains(answer, `of="other"`) || !strings.Contains(answer, `some_total{of="kept"} 1`) || !strings.Contains(answer, "one_total 1") {
+	if strings.Contains(answer, `of="other"`) || !strings.Contains(answer, `some_total{of="kept"} 1`) ||
+		!strings.Contains(answer, "one_total 1") {
 		t.Errorf("after a reset: %s", answer)
 	}
 }
 
-// TestPassed collects the families with the given prefixes from another registry.
-func TestPassed(t *testing.T) {
+// TestFromUpstream collects the families with the given prefixes from another registry.
+func TestFromUpstream(t *testing.T) {
 	process := NewRegistry(version.Info{})
 	factory := promauto.With(process)
 	passed := factory.NewCounterVec(prometheus.CounterOpts{Name: "passed_total", Help: "Help."}, []string{"of"})
@@ -56,7 +58,7 @@ func TestPassed(t *testing.T) {
 	factory.NewHistogram(prometheus.HistogramOpts{Name: "passed_seconds", Buckets: []float64{1}}).Observe(0.5)
 	factory.NewCounter(prometheus.CounterOpts{Name: "kept_total"}).Inc()
 	registry := NewRegistry(version.Info{})
-	registry.MustRegister(Passed(process, "passed_"))
+	registry.MustRegister(FromUpstream(process, "passed_"))
 	scrape := func() string {
 		w := httptest.NewRecorder()
 		Handler(registry, time.Now()).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))

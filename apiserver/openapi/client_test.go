@@ -16,13 +16,14 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// TestClient compares the URLs with those that a client gets through HTTP.
+// TestClient compares the URLs with the URLs that a client gets through HTTP.
 func TestClient(t *testing.T) {
 	builtIn := definitions(t, nil)
 	catalogs := &resource.CatalogHolder{}
 	catalogs.Publish(resource.NewCatalog(append(builtIn, widgets(t))...))
 	handler, err := openapi.New(openapi.Options{
-		Catalogs: catalogs, Remote: &remotes{}, Idle: &lazy.Set{}, Clock: clocktesting.NewFakePassiveClock(time.Now()), Logger: testr.New(t),
+		Catalogs: catalogs, Remote: &remotes{}, Idle: &lazy.Set{},
+		Clock: clocktesting.NewFakePassiveClock(time.Now()), Logger: testr.New(t),
 	})
 	if err != nil {
 		t.Fatal(err)

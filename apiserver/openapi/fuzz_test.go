@@ -25,7 +25,7 @@ func zipped(t testing.TB, content string) []byte {
 	return b.Bytes()
 }
 
-// FuzzMergeV2 merges any document of an extension API server into one of this server.
+// FuzzMergeV2 merges arbitrary documents of an extension API server into a document of this server.
 func FuzzMergeV2(f *testing.F) {
 	const content = `{"swagger":"2.0","paths":{"/apis/apps/v1/":{"get":{"responses":{}}}},` +
 		`"definitions":{"A":{"type":"object","properties":{"b":{"$ref":"#/definitions/B"}}},"B":{"type":"string"}},` +

@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +68,9 @@ func definitionOf(t *testing.T, change func(*apiextensionsv1.CustomResourceDefin
 
 func deployments() *resource.Definition {
 	kind := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
-	return &resource.Definition{Group: "apps", Plural: "deployments", Versions: []*resource.Version{{Name: "v1", Kind: kind}}}
+	return &resource.Definition{
+		Group: "apps", Plural: "deployments", Versions: []*resource.Version{{Name: "v1", Kind: kind}},
+	}
 }
 
 func handler(t *testing.T, definitions ...*resource.Definition) http.Handler {
@@ -78,7 +78,9 @@ func handler(t *testing.T, definitions ...*resource.Definition) http.Handler {
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definitions...))
 	now := clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	h, err := openapi.New(openapi.Options{Catalogs: publisher, Remote: &remotes{}, Idle: &lazy.Set{}, Clock: now, Logger: testr.New(t)})
+	h, err := openapi.New(openapi.Options{
+		Catalogs: publisher, Remote: &remotes{}, Idle: &lazy.Set{}, Clock: now, Logger: testr.New(t),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +120,9 @@ func index(t *testing.T, h http.Handler) map[string]string {
 
 func TestIndexListsWhatIsServed(t *testing.T) {
 	addresses := index(t, handler(t, deployments(), widgets(t)))
-	for path, want := range map[string]bool{"apis/apps/v1": true, "apis/apps": true, "apis/example.com/v1": true, "version": true, "apis/batch/v1": false} {
+	for path, want := range map[string]bool{
+		"apis/apps/v1": true, "apis/apps": true, "apis/example.com/v1": true, "version": true, "apis/batch/v1": false,
+	} {
 		if _, ok := addresses[path]; ok != want {
 			t.Errorf("%s is listed: %v", path, ok)
 		}
@@ -130,7 +134,9 @@ func TestIndexThatChangesTwiceInASecond(t *testing.T) {
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(deployments()))
 	now := clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	h, err := openapi.New(openapi.Options{Catalogs: publisher, Remote: &remotes{}, Idle: &lazy.Set{}, Clock: now, Logger: testr.New(t)})
+	h, err := openapi.New(openapi.Options{
+		Catalogs: publisher, Remote: &remotes{}, Idle: &lazy.Set{}, Clock: now, Logger: testr.New(t),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,11 +229,17 @@ func TestCustomResourceV2(t *testing.T) {
 	if difference := cmp.Diff(expected(t, "testdata/widget-spec-v2.json"), got); difference != "" {
 		t.Errorf("spec (-want +got):\n%s", difference)
 	}
-	assertReferencesResolve(t, w.Body.Bytes(), "#/definitions/", func(name string) bool { _, ok := document.Definitions[name]; return ok })
-	assertReferencesResolve(t, w.Body.Bytes(), "#/parameters/", func(name string) bool { _, ok := document.Parameters[name]; return ok })
+	assertReferencesResolve(t, w.Body.Bytes(), "#/definitions/", func(name string) bool {
+		_, ok := document.Definitions[name]
+		return ok
+	})
+	assertReferencesResolve(t, w.Body.Bytes(), "#/parameters/", func(name string) bool {
+		_, ok := document.Parameters[name]
+		return ok
+	})
 }
 
-// TestProtobuf: the protobuf encodings equal the JSON encodings.
+// TestProtobuf checks that the protobuf encodings equal the JSON encodings.
 func TestProtobuf(t *testing.T) {
 	h := handler(t, deployments(), widgets(t))
 	t.Run("v2", func(t *testing.T) {
@@ -266,13 +278,15 @@ func TestHashMakesImmutable(t *testing.T) {
 	h := handler(t, widgets(t))
 	address := index(t, h)["apis/example.com/v1"]
 	w := get(h, address)
-	if w.Header().Get("Cache-Control") != "public, immutable" || w.Header().Get("Expires") != "Wed, 01 Jan 2031 00:00:00 UTC" {
+	if w.Header().Get("Cache-Control") != "public, immutable" ||
+		w.Header().Get("Expires") != "Wed, 01 Jan 2031 00:00:00 UTC" {
 		t.Errorf("headers %v", w.Header())
 	}
 	if w := get(h, address, "If-None-Match", w.Header().Get("Etag")); w.Code != http.StatusNotModified {
 		t.Errorf("with its tag: %d", w.Code)
 	}
-	if w := get(h, "/openapi/v3/apis/example.com/v1?hash=OLD"); w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != address {
+	if w := get(h, "/openapi/v3/apis/example.com/v1?hash=OLD"); w.Code != http.StatusMovedPermanently ||
+		w.Header().Get("Location") != address {
 		t.Errorf("with another hash: %d %s", w.Code, w.Header().Get("Location"))
 	}
 	if w := get(h, "/openapi/v3/apis/example.com/v1"); w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "" {
@@ -310,37 +324,17 @@ func TestCompressed(t *testing.T) {
 
 func TestRefuses(t *testing.T) {
 	h := handler(t, widgets(t))
-	for path, code := range map[string]int{"/openapi/v2": 406, "/openapi/v3/version": 406, "/openapi/v3/apis/none": 404, "/openapi/v3/": 404} {
+	for path, code := range map[string]int{
+		"/openapi/v2": 406, "/openapi/v3/version": 406, "/openapi/v3/apis/none": 404, "/openapi/v3/": 404,
+	} {
 		if w := get(h, path, "Accept", "text/html"); w.Code != code {
 			t.Errorf("%s: %d", path, w.Code)
 		}
 	}
 }
 
-// TestArchiveIsGenerated: the archive is up to date with the Kubernetes module.
-func TestArchiveIsGenerated(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs the generator")
-	}
-	output := filepath.Join(t.TempDir(), "builtin.zip")
-	if log, err := exec.Command("go", "run", "./generate", "-output", output).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, log)
-	}
-	made, err := os.ReadFile(output)
-	if err != nil {
-		t.Fatal(err)
-	}
-	committed, err := os.ReadFile("builtin.zip")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(made, committed) {
-		t.Error("builtin.zip is out of date: go generate ./apiserver/openapi")
-	}
-}
-
-// TestModelNameCollision: model names are derived from the group, so a custom resource may collide with a
-// built-in kind.
+// TestModelNameCollision has a custom resource whose model name, which is derived from the group, collides with that
+// of a built-in kind.
 func TestModelNameCollision(t *testing.T) {
 	custom := definitionOf(t, func(d *apiextensionsv1.CustomResourceDefinition) {
 		d.Name, d.Spec.Group = "deployments.apps.api.k8s.io", "apps.api.k8s.io"

@@ -33,26 +33,32 @@ func remoteHandler(t *testing.T, source remote.Source, forward openapi.Forward) 
 	holder := &resource.CatalogHolder{}
 	holder.Publish(resource.NewCatalog(append(definitions(t, nil), widgets(t))...))
 	clock := clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	h, err := openapi.New(openapi.Options{Catalogs: holder, Remote: source, Forward: forward, Idle: &lazy.Set{}, Clock: clock, Logger: testr.New(t)})
+	h, err := openapi.New(openapi.Options{
+		Catalogs: holder, Remote: source, Forward: forward, Idle: &lazy.Set{}, Clock: clock, Logger: testr.New(t),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return h
 }
 
-// documentV2 returns the document of a server. Time is this server's with one more kind, Status has other content, and
-// servers of different colors have different Colors and parameters.
+// documentV2 returns the document of an extension API server. Its model Time is this server's with one more kind, its
+// Status has other content, and servers of different colors have different Colors and parameters.
 func documentV2(group, color string) string {
 	return `{"swagger":"2.0","info":{"title":"t","version":"v"},
 "parameters":{"p-1":{"name":"` + color + `","in":"query","type":"string"}},
-"paths":{"/apis/` + group + `/v1/":{"get":{"operationId":"` + color + `","parameters":[{"$ref":"#/parameters/p-1"}],"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/Color"}}}}},
+"paths":{"/apis/` + group + `/v1/":{"get":{"operationId":"` + color +
+		`","parameters":[{"$ref":"#/parameters/p-1"}],"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/Color"}}}}},
 "/apis/apps/v1/":{"get":{"operationId":"conflict","responses":{"200":{"description":"` + color + `"}}}},
-"/apis/` + group + `/v1/status":{"get":{"consumes":["application/json"],"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.Status"}}},
+"/apis/` + group +
+		`/v1/status":{"get":{"consumes":["application/json"],"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.Status"}}},
 "parameters":[{"in":"body","name":"body","schema":{"$ref":"#/definitions/Plain"}}]},"post":{"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.Time"}}}}}},
-"definitions":{"Color":{"type":"object","properties":{"` + color + `":{"type":"string"}},"x-kubernetes-group-version-kind":[{"group":"` + group + `","version":"v1","kind":"Color"}]},
+"definitions":{"Color":{"type":"object","properties":{"` + color +
+		`":{"type":"string"}},"x-kubernetes-group-version-kind":[{"group":"` + group + `","version":"v1","kind":"Color"}]},
 "Plain":{"type":"string"},
 "io.k8s.apimachinery.pkg.apis.meta.v1.Time":{"description":"Time is a wrapper around time.Time which supports correct marshaling to YAML and JSON.  Wrappers are provided for many of the factory methods that the time package offers.","type":"string","format":"date-time","x-kubernetes-group-version-kind":[{"group":"` + group + `","version":"v1","kind":"Time"}]},
-"io.k8s.apimachinery.pkg.apis.meta.v1.Status":{"type":"object","properties":{"` + color + `":{"$ref":"#/definitions/Color"}}}}}`
+"io.k8s.apimachinery.pkg.apis.meta.v1.Status":{"type":"object","properties":{"` + color +
+		`":{"$ref":"#/definitions/Color"}}}}}`
 }
 
 func swagger(t *testing.T, content string) *spec.Swagger {
@@ -73,7 +79,7 @@ func remoteDocuments(t *testing.T, group, content string) *remote.Documents {
 	return &remote.Documents{GroupVersion: schema.GroupVersion{Group: group, Version: "v1"}, V2: v2}
 }
 
-// TestMergedV2EqualsKubeOpenAPI compares with the merge of whole documents.
+// TestMergedV2EqualsKubeOpenAPI compares mergeV2 with kube-openapi's merge of whole documents.
 func TestMergedV2EqualsKubeOpenAPI(t *testing.T) {
 	source := &remotes{}
 	h := remoteHandler(t, source, nil)
@@ -83,13 +89,15 @@ func TestMergedV2EqualsKubeOpenAPI(t *testing.T) {
 	for _, group := range []string{"red.example.com", "blue.example.com", "red2.example.com"} {
 		content := documentV2(group, strings.TrimRight(strings.TrimSuffix(group, ".example.com"), "2"))
 		source.set.Remote = append(source.set.Remote, remoteDocuments(t, group, content))
-		for name, definition := range want.Definitions { // the merge panics on a nil map
+		for name, definition := range want.Definitions { // kube-openapi's merge panics on a nil map
 			if definition.Extensions == nil {
 				definition.Extensions = spec.Extensions{}
 				want.Definitions[name] = definition
 			}
 		}
-		if err := aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(want, swagger(t, content)); err != nil {
+		if err := aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(
+			want, swagger(t, content),
+		); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -122,17 +130,24 @@ func TestMergedV2Tag(t *testing.T) {
 	h := remoteHandler(t, source, nil)
 	tag := func() string { return get(h, "/openapi/v2").Header().Get("Etag") }
 	local := tag()
-	source.set = &remote.Set{Remote: []*remote.Documents{{GroupVersion: schema.GroupVersion{Group: "none", Version: "v1"}}}}
+	source.set = &remote.Set{
+		Remote: []*remote.Documents{{GroupVersion: schema.GroupVersion{Group: "none", Version: "v1"}}},
+	}
 	if got := tag(); got != local {
 		t.Errorf("without document the tag is %s, want %s", got, local)
 	}
-	source.set = &remote.Set{Remote: []*remote.Documents{remoteDocuments(t, "red.example.com", documentV2("red.example.com", "red"))}}
+	source.set = &remote.Set{
+		Remote: []*remote.Documents{remoteDocuments(t, "red.example.com", documentV2("red.example.com", "red"))},
+	}
 	red := tag()
 	if w := get(h, "/openapi/v2", "If-None-Match", red); w.Code != http.StatusNotModified || red == local {
 		t.Errorf("unchanged: %d, tag %s, local %s", w.Code, red, local)
 	}
-	source.set = &remote.Set{Remote: []*remote.Documents{remoteDocuments(t, "red.example.com", documentV2("red.example.com", "blue"))}}
-	if w := get(h, "/openapi/v2", "If-None-Match", red); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"blue"`) {
+	source.set = &remote.Set{
+		Remote: []*remote.Documents{remoteDocuments(t, "red.example.com", documentV2("red.example.com", "blue"))},
+	}
+	if w := get(h, "/openapi/v2", "If-None-Match", red); w.Code != http.StatusOK ||
+		!strings.Contains(w.Body.String(), `"blue"`) {
 		t.Errorf("changed: %d", w.Code)
 	}
 	source.set = nil
@@ -141,9 +156,11 @@ func TestMergedV2Tag(t *testing.T) {
 	}
 }
 
-// TestInvalidV2IsLeftOut: a document with kinds of an unexpected type cannot be merged and costs no other document.
+// TestInvalidV2IsLeftOut checks that a document which cannot be merged, because a field has an unexpected type, is
+// left out without an effect on others.
 func TestInvalidV2IsLeftOut(t *testing.T) {
-	invalid := strings.ReplaceAll(documentV2("bad.example.com", "bad"), `[{"group":"bad.example.com","version":"v1","kind":"Time"}]`, `[{"group":"bad.example.com"}, 3]`)
+	invalid := strings.ReplaceAll(documentV2("bad.example.com", "bad"),
+		`[{"group":"bad.example.com","version":"v1","kind":"Time"}]`, `[{"group":"bad.example.com"}, 3]`)
 	source := &remotes{set: &remote.Set{Remote: []*remote.Documents{
 		remoteDocuments(t, "good.example.com", documentV2("good.example.com", "good")),
 		remoteDocuments(t, "bad.example.com", invalid),
@@ -151,7 +168,8 @@ func TestInvalidV2IsLeftOut(t *testing.T) {
 	}}}
 	merged := swagger(t, get(remoteHandler(t, source, nil), "/openapi/v2").Body.String())
 	for path, want := range map[string]bool{
-		"/apis/good.example.com/v1/": true, "/apis/bad.example.com/v1/": false, "/apis/fine.example.com/v1/": true, "/apis/apps/v1/": true,
+		"/apis/good.example.com/v1/": true, "/apis/bad.example.com/v1/": false,
+		"/apis/fine.example.com/v1/": true, "/apis/apps/v1/": true,
 	} {
 		if _, ok := merged.Paths.Paths[path]; ok != want {
 			t.Errorf("%s is published: %v", path, ok)
@@ -163,11 +181,15 @@ func TestRemoteV3(t *testing.T) {
 	const url = "/openapi/v3/apis/red.example.com/v1?hash=ABC"
 	red := &remote.Documents{
 		GroupVersion: schema.GroupVersion{Group: "red.example.com", Version: "v1"},
-		V3:           map[string]string{"apis/red.example.com/v1": url, "apis/red.example.com": "/openapi/v3/apis/red.example.com?hash=D"},
+		V3: map[string]string{
+			"apis/red.example.com/v1": url, "apis/red.example.com": "/openapi/v3/apis/red.example.com?hash=D",
+		},
 	}
 	shadow := &remote.Documents{
 		GroupVersion: schema.GroupVersion{Group: "apps", Version: "v1"},
-		V3:           map[string]string{"apis/apps/v1": "/openapi/v3/apis/apps/v1?hash=E", "apis/apps": "/openapi/v3/apis/apps?hash=F"},
+		V3: map[string]string{
+			"apis/apps/v1": "/openapi/v3/apis/apps/v1?hash=E", "apis/apps": "/openapi/v3/apis/apps?hash=F",
+		},
 	}
 	old := remoteDocuments(t, "old.example.com", documentV2("old.example.com", "old"))
 	old.Converted = true
@@ -185,7 +207,8 @@ func TestRemoteV3(t *testing.T) {
 			t.Errorf("%s is at %s, want %s", path, addresses[path], want)
 		}
 	}
-	if strings.Contains(addresses["apis/apps"], "hash=F") || addresses["apis/example.com/v1"] == "" || addresses["apis/batch/v1"] == "" {
+	if strings.Contains(addresses["apis/apps"], "hash=F") || addresses["apis/example.com/v1"] == "" ||
+		addresses["apis/batch/v1"] == "" {
 		t.Errorf("documents of this server were replaced: %v", addresses)
 	}
 	if w := get(h, url); w.Body.String() != "red.example.com/v1 "+url || w.Header().Get("Etag") != `"remote"` {

@@ -39,10 +39,12 @@ func definitions(t *testing.T, runtimeConfig map[string]string) []*resource.Defi
 	return builtin.Definitions(builtin.Options{APIs: apis})
 }
 
-// everything serves the resources of the golden documents.
+// everything returns a handler of the documents for the resources of the golden documents.
 func everything(t *testing.T) http.Handler {
 	t.Helper()
-	for _, gate := range []featuregate.Feature{"ClusterTrustBundle", "GenericWorkload", "PodCertificateRequest", "StorageVersionMigrator"} {
+	for _, gate := range []featuregate.Feature{
+		"ClusterTrustBundle", "GenericWorkload", "PodCertificateRequest", "StorageVersionMigrator",
+	} {
 		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, true)
 	}
 	return handler(t, definitions(t, map[string]string{"api/all": "true"})...)
@@ -152,14 +154,18 @@ func TestEnumValuesArePublished(t *testing.T) {
 	}
 	decode(t, get(h, "/openapi/v2").Body.Bytes(), &document)
 	protocol := document.Definitions["io.k8s.api.networking.v1.NetworkPolicyPort"].Properties["protocol"]
-	if !slices.Equal(protocol.Enum, []string{"SCTP", "TCP", "UDP"}) || !strings.Contains(protocol.Description, "- `\"SCTP\"` is the SCTP protocol.") {
+	if !slices.Equal(protocol.Enum, []string{"SCTP", "TCP", "UDP"}) ||
+		!strings.Contains(protocol.Description, "- `\"SCTP\"` is the SCTP protocol.") {
 		t.Errorf("got %+v", protocol)
 	}
 }
 
-// TestPartlyServed: disabled resources, and schemas that only they use, are omitted.
+// TestPartlyServed checks that disabled resources, and schemas that only they use, are omitted.
 func TestPartlyServed(t *testing.T) {
-	h := handler(t, definitions(t, map[string]string{"apps/v1/deployments": "false", "resource.k8s.io/v1beta1/deviceclasses": "true", "batch/v1": "false"})...)
+	h := handler(t,
+		definitions(t,
+			map[string]string{"apps/v1/deployments": "false", "resource.k8s.io/v1beta1/deviceclasses": "true",
+				"batch/v1": "false"})...)
 	addresses := index(t, h)
 	if _, ok := addresses["apis/batch/v1"]; ok {
 		t.Error("apis/batch/v1 is listed")

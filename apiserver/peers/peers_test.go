@@ -68,9 +68,11 @@ func serve(t *testing.T, healthy <-chan struct{}, resources ...schema.GroupVersi
 }
 
 func groupOf(resource schema.GroupVersionResource) discoveryv2.APIGroupDiscovery {
-	return discoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: resource.Group}, Versions: []discoveryv2.APIVersionDiscovery{{
-		Version: resource.Version, Resources: []discoveryv2.APIResourceDiscovery{{Resource: resource.Resource}},
-	}}}
+	return discoveryv2.APIGroupDiscovery{
+		ObjectMeta: metav1.ObjectMeta{Name: resource.Group}, Versions: []discoveryv2.APIVersionDiscovery{{
+			Version: resource.Version, Resources: []discoveryv2.APIResourceDiscovery{{Resource: resource.Resource}},
+		}},
+	}
 }
 
 // identities are the holders of leases.
@@ -149,7 +151,7 @@ func (r *replica) publish(t *testing.T, id string, server *httptest.Server) {
 	}
 }
 
-// await waits until the IDs of the peers that serve a resource are as wanted.
+// await waits until the peers that serve a resource have the wanted IDs.
 func (r *replica) await(t *testing.T, resource schema.GroupVersionResource, ids ...string) {
 	t.Helper()
 	const patience = time.Minute
@@ -166,7 +168,8 @@ func (r *replica) await(t *testing.T, resource schema.GroupVersionResource, ids 
 // get sends a request for a resource as a user, and returns the response.
 func (r *replica) get(t *testing.T, resource schema.GroupVersionResource, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
-	q := httptest.NewRequest(http.MethodGet, "/apis/"+resource.Group+"/"+resource.Version+"/"+resource.Resource+"?limit=1", nil)
+	q := httptest.NewRequest(http.MethodGet, "/apis/"+resource.Group+"/"+resource.Version+"/"+resource.Resource+"?limit=1",
+		nil)
 	for i := 0; i < len(header); i += 2 {
 		q.Header.Set(header[i], header[i+1])
 	}
@@ -284,7 +287,7 @@ func TestPeersComeAndGo(t *testing.T) {
 	}
 }
 
-// TestExclusions deletes a definition: peers may list the resource for a while.
+// TestExclusions deletes a definition, whose resource peers may list for a while.
 func TestExclusions(t *testing.T) {
 	fake := clocktesting.NewFakeClock(time.Now())
 	r := start(t, fake)
@@ -297,7 +300,9 @@ func TestExclusions(t *testing.T) {
 	excluded := func(want bool) {
 		t.Helper()
 		set := r.Current()
-		listed := slices.ContainsFunc(set.Peers[0].Groups, func(g discoveryv2.APIGroupDiscovery) bool { return g.Name == things.Group })
+		listed := slices.ContainsFunc(set.Peers[0].Groups, func(g discoveryv2.APIGroupDiscovery) bool {
+			return g.Name == things.Group
+		})
 		if (len(set.serving(things)) == 0) != want || listed == want {
 			t.Errorf("excluded: %v, want %v", !listed, want)
 		}

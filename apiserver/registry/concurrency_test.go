@@ -28,6 +28,8 @@ import (
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/change"
+	"quorate.dev/apiserver/registry/client"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
@@ -72,42 +74,52 @@ func configMaps() *resource.Definition {
 var configMapResource = schema.GroupResource{Resource: "configmaps"}
 
 // open returns a registry with its own etcd.
-func open(t *testing.T) (*registry.Registry, registry.Target) {
+func open(t *testing.T) (*registry.Registry, resource.Target) {
 	t.Helper()
 	r, target, _ := openStore(t)
 	return r, target
 }
 
-func openStore(t *testing.T) (*registry.Registry, registry.Target, *storage.Store) {
+func openStore(t *testing.T) (*registry.Registry, resource.Target, *storage.Store) {
 	t.Helper()
 	return openOn(t, etcdtest.Client(t), configMaps())
 }
 
 // openOn returns a registry of the given definition.
-func openOn(t *testing.T, client *clientv3.Client, definition *resource.Definition) (*registry.Registry, registry.Target, *storage.Store) {
+func openOn(
+	t *testing.T, etcd *clientv3.Client, definition *resource.Definition,
+) (*registry.Registry, resource.Target, *storage.Store) {
 	t.Helper()
-	w := openWorld(t, client, definition)
+	w := openWorld(t, etcd, definition)
 	return w.registry, w.target, w.store
 }
 
 // world is a registry of one resource and its dependencies.
 type world struct {
 	registry  *registry.Registry
-	target    registry.Target
+	target    resource.Target
 	store     *storage.Store
 	caches    *watchcache.Caches
 	publisher *resource.CatalogHolder
 	stop      func() // ends the watch that keeps the caches up to date
 }
 
-func openWorld(t *testing.T, client *clientv3.Client, definition *resource.Definition) *world {
+func openWorld(t *testing.T, etcd *clientv3.Client, definition *resource.Definition) *world {
 	t.Helper()
-	return openAdmitted(t, client, definition, &admission.Chain{})
+	return openAdmitted(t, etcd, definition, &admission.Chain{})
 }
 
-func openAdmitted(t *testing.T, client *clientv3.Client, definition *resource.Definition, chain *admission.Chain) *world {
+func openAdmitted(t *testing.T, etcd *clientv3.Client, definition *resource.Definition, chain *admission.Chain) *world {
 	t.Helper()
-	store := storage.New(client, "/registry")
+	return openConfigured(t, etcd, definition, func(o *registry.Options) { o.Admission = chain })
+}
+
+// openConfigured is openWorld with options that configure changes.
+func openConfigured(
+	t *testing.T, etcd *clientv3.Client, definition *resource.Definition, configure func(*registry.Options),
+) *world {
+	t.Helper()
+	store := storage.New(etcd, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t)})
 	watchcache.Register(prometheus.NewRegistry(), caches)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -117,12 +129,20 @@ func openAdmitted(t *testing.T, client *clientv3.Client, definition *resource.De
 	t.Cleanup(stop)
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definition))
-	r := registry.New(registry.Options{
-		Store: store, Caches: caches, Catalog: publisher, Admission: chain, Clock: clock.RealClock{}, Logger: testr.New(t),
-	})
+	options := registry.Options{
+		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{},
+		Clock: clock.RealClock{}, Logger: testr.New(t),
+	}
+	configure(&options)
+	r := registry.New(options)
 	match, _ := publisher.Current().Find(configMapResource)
-	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "a"}
+	target := resource.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "a"}
 	return &world{registry: r, target: target, store: store, caches: caches, publisher: publisher, stop: stop}
+}
+
+// clientOf returns a client of a registry.
+func clientOf(r *registry.Registry) *client.Client {
+	return client.New(client.Options{Registry: r, Clock: clock.RealClock{}})
 }
 
 // Many writers increment a counter in one object: no increment is lost, and every watcher sees every value exactly
@@ -156,7 +176,7 @@ func TestConcurrentWriters(t *testing.T) {
 	}
 	writing.Wait()
 	watching.Wait()
-	object, err := r.Client().Get(t.Context(), configMap("counter"), resource.ReadOptions{})
+	object, err := clientOf(r).Get(t.Context(), configMap("counter"), resource.ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +193,7 @@ func configMap(name string) resource.Key {
 // create stores the counter and returns its revision.
 func create(t *testing.T, r *registry.Registry) string {
 	t.Helper()
-	object, err := r.Client().Create(t.Context(), configMap(""), &corev1.ConfigMap{
+	object, err := clientOf(r).Create(t.Context(), configMap(""), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "counter", Namespace: "a"}, Data: map[string]string{"n": "0"},
 	}, resource.WriteOptions{})
 	if err != nil {
@@ -184,21 +204,21 @@ func create(t *testing.T, r *registry.Registry) string {
 
 // increment increments the counter: by a change that the registry retries, or by a replacement that it retries itself
 // after a conflict, like a client.
-func increment(ctx context.Context, r *registry.Registry, target registry.Target, byChange bool) error {
+func increment(ctx context.Context, r *registry.Registry, target resource.Target, byChange bool) error {
 	if byChange {
-		_, err := r.Client().Update(ctx, configMap("counter"), up, resource.WriteOptions{})
+		_, err := clientOf(r).Update(ctx, configMap("counter"), up, resource.WriteOptions{})
 		return err
 	}
 	target.Name = "counter"
 	for {
-		current, err := r.Client().Get(ctx, configMap("counter"), resource.ReadOptions{Cached: true})
+		current, err := clientOf(r).Get(ctx, configMap("counter"), resource.ReadOptions{Cached: true})
 		if err != nil {
 			return err
 		}
 		if err := up(current); err != nil {
 			return err
 		}
-		_, err = r.Update(ctx, target, registry.Replacement{Object: current}, registry.WriteOptions{})
+		_, err = r.Update(ctx, target, change.Replacement{Object: current}, registry.WriteOptions{})
 		if !apierrors.IsConflict(err) {
 			return err
 		}
@@ -240,14 +260,15 @@ func TestConcurrentCreation(t *testing.T) {
 	for round := range 5 {
 		name := fmt.Sprintf("x%d", round)
 		created := outcomes(clients, func() error {
-			_, err := r.Client().Create(t.Context(), configMap(""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, resource.WriteOptions{})
+			_, err := clientOf(r).Create(t.Context(), configMap(""),
+				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, resource.WriteOptions{})
 			return err
 		})
 		if created.ok != 1 || created.refused(apierrors.IsAlreadyExists) != clients-1 {
 			t.Errorf("%d created: %v", created.ok, created.errs)
 		}
 		deleted := outcomes(clients, func() error {
-			return r.Client().Delete(t.Context(), configMap(name), &metav1.DeleteOptions{})
+			return clientOf(r).Delete(t.Context(), configMap(name), &metav1.DeleteOptions{})
 		})
 		if deleted.ok != 1 || deleted.refused(apierrors.IsNotFound) != clients-1 {
 			t.Errorf("%d deleted: %v", deleted.ok, deleted.errs)
@@ -291,7 +312,8 @@ func TestErrorsOfAChange(t *testing.T) {
 	r, _ := open(t)
 	create(t, r)
 	own := errors.New("not like this")
-	_, err := r.Client().Update(t.Context(), configMap("counter"), func(runtime.Object) error { return own }, resource.WriteOptions{})
+	_, err := clientOf(r).Update(t.Context(), configMap("counter"),
+		func(runtime.Object) error { return own }, resource.WriteOptions{})
 	if !errors.Is(err, own) {
 		t.Errorf("got %v", err)
 	}
@@ -302,7 +324,10 @@ func TestExpiredContinue(t *testing.T) {
 	r, target, store := openStore(t)
 	start := create(t, r)
 	for _, name := range []string{"x", "y"} {
-		if _, err := r.Client().Create(t.Context(), configMap(""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, resource.WriteOptions{}); err != nil {
+		if _, err := clientOf(r).Create(
+			t.Context(), configMap(""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}},
+			resource.WriteOptions{},
+		); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -313,7 +338,8 @@ func TestExpiredContinue(t *testing.T) {
 	if err := store.Compact(t.Context(), revision); err != nil {
 		t.Fatal(err)
 	}
-	token := base64.RawURLEncoding.EncodeToString([]byte(`{"v":"meta.k8s.io/v1","rv":` + start + `,"start":"/counter\u0000"}`))
+	token := base64.RawURLEncoding.EncodeToString([]byte(`{"v":"meta.k8s.io/v1","rv":` + start +
+		`,"start":"/counter\u0000"}`))
 	_, err = r.List(t.Context(), target, registry.ListOptions{Limit: 1, Continue: token})
 	var expired apierrors.APIStatus
 	if !apierrors.IsResourceExpired(err) || !errors.As(err, &expired) {

@@ -19,18 +19,19 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/change"
 	"quorate.dev/apiserver/resource"
 )
 
-// soon is the time in which a request must be served on a busy machine. Without the limits, the requests of these tests take
-// minutes.
+// soon is the time in which a request must be served on a busy machine. Without the limits, the requests of these tests
+// take minutes.
 const soon = 20 * time.Second
 
 // costs has a server and the target of the ConfigMap "default/large".
 type costs struct {
 	*builtintest.Server
 	ctx    context.Context
-	target registry.Target
+	target resource.Target
 }
 
 func newCosts(t *testing.T) *costs {
@@ -40,7 +41,7 @@ func newCosts(t *testing.T) *costs {
 	if !ok {
 		t.Fatal("no ConfigMaps")
 	}
-	c.target = registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "default", Name: "large"}
+	c.target = resource.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "default", Name: "large"}
 	c.ctx = genericrequest.WithNamespace(builtintest.WithUser(t.Context(), "alice", "system:masters"), "default")
 	return c
 }
@@ -50,7 +51,7 @@ func (c *costs) create(object runtime.Object) (*registry.Result, error) {
 }
 
 func (c *costs) patch(kind types.PatchType, data string) (*registry.Result, error) {
-	return c.Registry.Patch(c.ctx, c.target, registry.Patch{
+	return c.Registry.Patch(c.ctx, c.target, change.Patch{
 		Type: kind, Data: []byte(data), Manager: "test", Validation: resource.Warn,
 	}, registry.WriteOptions{Manager: "test"})
 }
@@ -93,7 +94,8 @@ func TestManyFieldsAreNotTracked(t *testing.T) {
 		}
 	})
 	isQuick(t, "apply", func() {
-		_, err := c.patch(types.ApplyYAMLPatchType, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"large"},"data":{"a":"b"}}`)
+		_, err := c.patch(types.ApplyYAMLPatchType,
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"large"},"data":{"a":"b"}}`)
 		if !apierrors.IsRequestEntityTooLargeError(err) {
 			t.Error("apply: ", err)
 		}
@@ -102,7 +104,8 @@ func TestManyFieldsAreNotTracked(t *testing.T) {
 	if _, err := c.patch(types.JSONPatchType, `[{"op":"replace","path":"/data","value":{"a":"b"}}]`); err != nil {
 		t.Fatal(err)
 	}
-	result, err := c.patch(types.ApplyYAMLPatchType, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"large"},"data":{"c":"d"}}`)
+	result, err := c.patch(types.ApplyYAMLPatchType,
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"large"},"data":{"c":"d"}}`)
 	if err != nil || len(result.Object.(metav1.Object).GetManagedFields()) == 0 {
 		t.Errorf("apply to a small object: %v", err)
 	}
@@ -152,7 +155,8 @@ func TestStrategicMergePatchIsBounded(t *testing.T) {
 	}
 	isQuick(t, "6,000 owner references", func() {
 		_, err := c.patch(types.StrategicMergePatchType, owners(6000))
-		if !apierrors.IsRequestEntityTooLargeError(err) || !strings.Contains(err.Error(), "use a merge patch or server-side apply") {
+		if !apierrors.IsRequestEntityTooLargeError(err) ||
+			!strings.Contains(err.Error(), "use a merge patch or server-side apply") {
 			t.Errorf("6,000 owner references: %v", err)
 		}
 	})
@@ -201,5 +205,30 @@ func TestWorkEndsWithTheRequest(t *testing.T) {
 	}
 	if _, err := c.patch(types.MergePatchType, `{"data":{"?":""}}`); !errors.Is(err, context.Canceled) {
 		t.Errorf("patch: %v", err)
+	}
+}
+
+// TestErrorsWithLargeValues creates an object with owner references that are invalid together: each error contains all
+// of them.
+func TestErrorsWithLargeValues(t *testing.T) {
+	c := newCosts(t)
+	yes := true
+	for _, owners := range []struct{ number, size int }{{20_000, 1}, {50, 40_000}} {
+		object := large(1)
+		for range owners.number {
+			object.OwnerReferences = append(object.OwnerReferences, metav1.OwnerReference{
+				APIVersion: "v1", Kind: "Pod", Name: strings.Repeat("x", owners.size), UID: "u", Controller: &yes,
+			})
+		}
+		// Equal references are removed, so that each has a UID of its own.
+		for i := range object.OwnerReferences {
+			object.OwnerReferences[i].UID = types.UID(fmt.Sprint(i))
+		}
+		isQuick(t, "create", func() {
+			_, err := c.create(object)
+			if !apierrors.IsInvalid(err) || !strings.HasSuffix(err.Error(), " errors)") || len(err.Error()) > 10<<20 {
+				t.Errorf("%d owner references of %d bytes: %.200v", owners.number, owners.size, err)
+			}
+		})
 	}
 }

@@ -20,12 +20,13 @@ import (
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/change"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
 
 // named returns a target with another name.
-func named(t registry.Target, name string) registry.Target {
+func named(t resource.Target, name string) resource.Target {
 	t.Name = name
 	return t
 }
@@ -33,7 +34,7 @@ func named(t registry.Target, name string) registry.Target {
 // put creates a config map and returns its revision.
 func (w *world) put(t *testing.T, name string) int64 {
 	t.Helper()
-	object, err := w.registry.Client().Create(t.Context(), configMap(""), &corev1.ConfigMap{
+	object, err := clientOf(w.registry).Create(t.Context(), configMap(""), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}, Data: map[string]string{"n": name},
 	}, resource.WriteOptions{})
 	if err != nil {
@@ -73,7 +74,8 @@ func TestReadsWhileTheCacheLags(t *testing.T) {
 	t.Run("list", func(t *testing.T) {
 		t.Parallel()
 		page, err := w.registry.List(t.Context(), w.target, registry.ListOptions{Limit: 2})
-		if err != nil || len(page.Entries) != 2 || page.Entries[1].Name() != "three" || page.Revision != third || page.Continue == "" {
+		if err != nil || len(page.Entries) != 2 || page.Entries[1].Name() != "three" ||
+			page.Revision != third || page.Continue == "" {
 			t.Fatalf("got %+v, %v", page, err)
 		}
 		rest, err := w.registry.List(t.Context(), w.target, registry.ListOptions{Limit: 2, Continue: page.Continue})
@@ -104,7 +106,8 @@ func TestWatchWithoutInitialEvents(t *testing.T) {
 		}
 		w.put(t, name)
 		events, _, err := changes.Next(t.Context())
-		if err != nil || len(events) != 1 || events[0].Type != watch.Added || events[0].Entry.Name() != name || changes.Initial != nil {
+		if err != nil || len(events) != 1 || events[0].Type != watch.Added ||
+			events[0].Entry.Name() != name || changes.Initial != nil {
 			t.Errorf("from %q: %+v, %v, after %v", resourceVersion, events, err, changes.Initial)
 		}
 		changes.Close()
@@ -167,7 +170,7 @@ func TestRequestsOverlapAnEnd(t *testing.T) {
 	expectGone("list", err)
 	_, err = w.registry.Watch(t.Context(), w.target, registry.WatchOptions{InitialEvents: true})
 	expectGone("watch", err)
-	if w.registry.Client().Cache(w.target.Match).Loaded() {
+	if w.registry.Cache(w.target.Match).Loaded() {
 		t.Error("the collection is cached")
 	}
 	w.publisher.Publish(resource.NewCatalog(custom("old")))
@@ -199,7 +202,7 @@ func TestUpdateAllocatesOnceWhileTheCacheLags(t *testing.T) {
 	}
 	w.stop()
 	for i := range 2 {
-		patch := registry.Patch{Type: types.MergePatchType, Data: fmt.Appendf(nil, `{"data":{"m":"%d"}}`, i)}
+		patch := change.Patch{Type: types.MergePatchType, Data: fmt.Appendf(nil, `{"data":{"m":"%d"}}`, i)}
 		calls = allocations{}
 		if _, err := w.registry.Patch(t.Context(), named(w.target, "one"), patch, registry.WriteOptions{}); err != nil {
 			t.Fatal(err)

@@ -44,10 +44,11 @@ func initializing(t *testing.T, downtime time.Duration) *world {
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definition))
 	r := registry.New(registry.Options{
-		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
+		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{},
+		Clock: clock.RealClock{}, Logger: testr.New(t),
 	})
 	match, _ := publisher.Current().Find(configMapResource)
-	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "a"}
+	target := resource.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "a"}
 	return &world{registry: r, target: target, store: store, caches: caches, publisher: publisher}
 }
 
@@ -118,7 +119,7 @@ func TestServerWaitsForInitialization(t *testing.T) {
 	w := initializing(t, 0)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err := w.registry.Client().List(ctx, configMap(""), resource.ReadOptions{})
+	_, err := clientOf(w.registry).List(ctx, configMap(""), resource.ReadOptions{})
 	if !apierrors.IsTimeout(err) {
 		t.Errorf("got %v", err)
 	}

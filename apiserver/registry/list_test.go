@@ -142,7 +142,9 @@ func TestScansEndWithTheirContext(t *testing.T) {
 func TestListsFromStorageWaitForEachOther(t *testing.T) {
 	client := etcdtest.Client(t)
 	definition := configMaps()
-	data, err := definition.Versions[0].Codec.Store(t.Context(), &corev1.ConfigMap{Data: map[string]string{"k": fmt.Sprint(make([]int, 1000))}})
+	data, err := definition.Versions[0].Codec.Store(t.Context(), &corev1.ConfigMap{
+		Data: map[string]string{"k": fmt.Sprint(make([]int, 1000))},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func TestConsistentReadsWithoutProgress(t *testing.T) {
 			t.Errorf("after the initial state: %+v, %v", events, err)
 		}
 		watch.Close()
-		if err := w.registry.Client().Delete(t.Context(), configMap("another-"+name),
+		if err := clientOf(w.registry).Delete(t.Context(), configMap("another-"+name),
 			&metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}

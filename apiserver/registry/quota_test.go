@@ -28,10 +28,12 @@ func TestCheckQuotaWithoutSpace(t *testing.T) {
 		options       WriteOptions
 		admitted      bool
 	}{
-		"new":                      {resource: configMaps, after: 1},
-		"grows":                    {resource: configMaps, old: live, before: 1, after: 2},
-		"shrinks":                  {resource: configMaps, old: live, before: 2, after: 1, admitted: true},
-		"the server's own":         {resource: configMaps, after: 1 << 20, options: WriteOptions{Internal: true}, admitted: true},
+		"new":     {resource: configMaps, after: 1},
+		"grows":   {resource: configMaps, old: live, before: 1, after: 2},
+		"shrinks": {resource: configMaps, old: live, before: 2, after: 1, admitted: true},
+		"the server's own": {
+			resource: configMaps, after: 1 << 20, options: WriteOptions{Internal: true}, admitted: true,
+		},
 		"deleted, little growth":   {resource: configMaps, old: deleted, before: 1 << 10, after: 2 << 10, admitted: true},
 		"deleted, great growth":    {resource: configMaps, old: deleted, before: 1 << 10, after: 1 << 20},
 		"deleted, shrinks":         {resource: configMaps, old: deleted, before: 1 << 20, after: 1 << 10, admitted: true},
@@ -41,7 +43,7 @@ func TestCheckQuotaWithoutSpace(t *testing.T) {
 		"lease, great growth":      {resource: leases, old: live, before: 1 << 10, after: 1 << 20},
 	} {
 		definition := &resource.Definition{Group: c.resource.Group, Plural: c.resource.Resource}
-		target := Target{Match: resource.Match{Definition: definition}}
+		target := resource.Target{Match: resource.Match{Definition: definition}}
 		err := r.checkQuota(target, c.old, c.before, c.after, c.options)
 		if (err == nil) != c.admitted || err != nil && !errors.Is(err, storage.ErrNoSpace) {
 			t.Errorf("%s: %v", name, err)

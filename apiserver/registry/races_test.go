@@ -15,6 +15,7 @@ import (
 
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/change"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -94,7 +95,7 @@ func (graceful) CheckGracefulDelete(context.Context, runtime.Object, *metav1.Del
 
 // againstRival returns a registry whose deletions race with a rival. gracefully selects a strategy with a grace
 // period.
-func againstRival(t *testing.T, gracefully bool) (*registry.Registry, registry.Target, *rival) {
+func againstRival(t *testing.T, gracefully bool) (*registry.Registry, resource.Target, *rival) {
 	t.Helper()
 	definition := configMaps()
 	if gracefully {
@@ -122,10 +123,10 @@ func TestDeletionFinishedByConcurrentRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 		rival.actions = actions
-		if err := r.Client().Delete(t.Context(), configMap("counter"), metav1.NewDeleteOptions(0)); err != nil {
+		if err := clientOf(r).Delete(t.Context(), configMap("counter"), metav1.NewDeleteOptions(0)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := r.Client().Get(t.Context(), configMap("counter"), resource.ReadOptions{}); !apierrors.IsNotFound(err) {
+		if _, err := clientOf(r).Get(t.Context(), configMap("counter"), resource.ReadOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("%s: got %v afterwards", name, err)
 		}
 	}
@@ -136,7 +137,7 @@ func TestDeletionLostToConcurrentRequest(t *testing.T) {
 	r, _, rival := againstRival(t, false)
 	create(t, r)
 	rival.actions = append(rival.actions, remove)
-	if err := r.Client().Delete(t.Context(), configMap("counter"), &metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+	if err := clientOf(r).Delete(t.Context(), configMap("counter"), &metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -144,15 +145,17 @@ func TestDeletionLostToConcurrentRequest(t *testing.T) {
 // Two concurrent requests may both remove the last finalizer.
 func TestLastFinalizerRemovedConcurrently(t *testing.T) {
 	r, _, rival := againstRival(t, false)
-	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Namespace: "a", Finalizers: []string{"example.com/hold"}}}
-	if _, err := r.Client().Create(t.Context(), configMap(""), held, resource.WriteOptions{}); err != nil {
+	held := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "held", Namespace: "a", Finalizers: []string{"example.com/hold"}},
+	}
+	if _, err := clientOf(r).Create(t.Context(), configMap(""), held, resource.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Client().Delete(t.Context(), configMap("held"), &metav1.DeleteOptions{}); err != nil {
+	if err := clientOf(r).Delete(t.Context(), configMap("held"), &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	rival.actions = append(rival.actions, remove)
-	released, err := r.Client().Update(t.Context(), configMap("held"), func(object runtime.Object) error {
+	released, err := clientOf(r).Update(t.Context(), configMap("held"), func(object runtime.Object) error {
 		object.(*corev1.ConfigMap).Finalizers = nil
 		return nil
 	}, resource.WriteOptions{})
@@ -178,7 +181,7 @@ func TestConcurrentUpdatesThatCreate(t *testing.T) {
 		created := make(chan bool, clients)
 		written := outcomes(clients, func() error {
 			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: target.Name, Namespace: "a"}}
-			result, err := r.Update(t.Context(), target, registry.Replacement{Object: object}, registry.WriteOptions{})
+			result, err := r.Update(t.Context(), target, change.Replacement{Object: object}, registry.WriteOptions{})
 			if err == nil {
 				created <- result.Outcome == registry.Created
 			}
@@ -223,7 +226,9 @@ func TestRemainingOfALargePage(t *testing.T) {
 }
 
 // putMany writes objects directly to etcd and returns the revision of the last one.
-func putMany(t *testing.T, client *clientv3.Client, definition *resource.Definition, count int, data string) (revision int64) {
+func putMany(
+	t *testing.T, client *clientv3.Client, definition *resource.Definition, count int, data string,
+) (revision int64) {
 	t.Helper()
 	const largest = 100 // operations per transaction
 	for begin := 0; begin < count; begin += largest {

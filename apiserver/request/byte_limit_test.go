@@ -145,8 +145,8 @@ func TestByteLimitOfOneUser(t *testing.T) {
 	})
 }
 
-// TestTryAcquire checks that callers that do not wait get what is free, within the share of their user, and leave nothing
-// behind if they get nothing.
+// TestTryAcquire checks that callers that do not wait get the free bytes, within the share of their user, and that a
+// refused call changes nothing.
 func TestTryAcquire(t *testing.T) {
 	limit := NewByteLimit(100)
 	as := func(name string) context.Context {

@@ -28,7 +28,9 @@ func TestWriteErrorLikeUpstream(t *testing.T) {
 	retry := apierrors.NewTooManyRequests("slow <down>", 7)
 	errs := []error{
 		apierrors.NewNotFound(pods, "a"), apierrors.NewUnauthorized("Unauthorized"), retry,
-		apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "a", field.ErrorList{field.Required(field.NewPath("spec"), "needed")}),
+		apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "a", field.ErrorList{
+			field.Required(field.NewPath("spec"), "needed"),
+		}),
 		apierrors.NewConflict(pods, "a", errors.New("it changed")), apierrors.NewTimeoutError("late", 1),
 		apierrors.NewInternalError(errors.New("oh")), errors.New("plain & simple"), TimedOut(), ShuttingDown(),
 		&apierrors.StatusError{ErrStatus: metav1.Status{Message: "empty"}},
@@ -68,10 +70,13 @@ func compare(t *testing.T, what string, got, want *httptest.ResponseRecorder) {
 }
 
 func TestStatusOfWrappedErrors(t *testing.T) {
-	if s := StatusOf(fmt.Errorf("reading: %w", apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "a"))); s.Code != 404 {
+	if s := StatusOf(
+		fmt.Errorf("read: %w", apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "a")),
+	); s.Code != 404 {
 		t.Errorf("wrapped not found: %+v", s)
 	}
-	if s := StatusOf(fmt.Errorf("reading: %w", context.DeadlineExceeded)); s.Code != 504 || s.Reason != metav1.StatusReasonTimeout {
+	if s := StatusOf(fmt.Errorf("read: %w", context.DeadlineExceeded)); s.Code != 504 ||
+		s.Reason != metav1.StatusReasonTimeout {
 		t.Errorf("deadline: %+v", s)
 	}
 	if s := StatusOf(&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusSuccess}}); s.Code != 200 {
@@ -84,7 +89,10 @@ func TestForbiddenLikeUpstream(t *testing.T) {
 	for _, attributes := range []*authorizer.AttributesRecord{
 		{User: who, Verb: "list", Resource: "pods", ResourceRequest: true},
 		{User: who, Verb: "get", Resource: "pods", Namespace: "a", Name: "b", ResourceRequest: true},
-		{User: who, Verb: "get", APIGroup: "apps", Resource: "deployments", Subresource: "scale", Namespace: "a", Name: "b", ResourceRequest: true},
+		{
+			User: who, Verb: "get", APIGroup: "apps", Resource: "deployments", Subresource: "scale", Namespace: "a",
+			Name: "b", ResourceRequest: true,
+		},
 		{User: who, Verb: "get", Path: "/metrics/<x>"},
 		{Verb: "get", Path: "/metrics"},
 	} {

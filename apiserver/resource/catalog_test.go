@@ -48,13 +48,14 @@ func TestCatalog(t *testing.T) {
 	}
 }
 
-// TestCatalogsShareGroups: only groups whose definitions differ are made again.
+// TestCatalogsShareGroups checks that only groups whose definitions differ are built again.
 func TestCatalogsShareGroups(t *testing.T) {
 	one, other := define(Custom, "one.example.com", "things", "v1"), define(Custom, "other.example.com", "things", "v1")
 	before := NewCatalog(one, other)
 	changed := define(Custom, "one.example.com", "things", "v1", "v2")
 	after := before.With(changed, other)
-	if before.Group("other.example.com") != after.Group("other.example.com") || before.Group("one.example.com") == after.Group("one.example.com") {
+	if before.Group("other.example.com") != after.Group("other.example.com") ||
+		before.Group("one.example.com") == after.Group("one.example.com") {
 		t.Error("groups must be shared if and only if they are equal")
 	}
 	if after.Successor(one) != changed || after.Successor(other) != other {
@@ -75,11 +76,13 @@ func TestResourceAt(t *testing.T) {
 		d.StoragePath = path
 		return d
 	}
-	catalog := NewCatalog(stored("", "nodes", "minions"), stored("", "services", "services/specs"), stored("events.k8s.io", "events", "events"),
+	catalog := NewCatalog(stored("", "nodes", "minions"), stored("", "services", "services/specs"),
+		stored("events.k8s.io", "events", "events"),
 		stored("", "events", "events"), stored("apps", "things", "things"), stored("", "endpoints", "services/endpoints"))
 	for path, want := range map[string]string{
-		"minions/a": "nodes", "services/specs/ns/a": "services", "services/endpoints/ns/a": "endpoints", "events/ns/a": "events",
-		"things/ns/a": "things.apps", "example.com/widgets/ns/a": "widgets.example.com", "example.com/widgets/a": "widgets.example.com",
+		"minions/a": "nodes", "services/specs/ns/a": "services",
+		"services/endpoints/ns/a": "endpoints", "events/ns/a": "events", "things/ns/a": "things.apps",
+		"example.com/widgets/ns/a": "widgets.example.com", "example.com/widgets/a": "widgets.example.com",
 		"other/a": "other", "": "",
 	} {
 		if got := catalog.ResourceAt(path).String(); got != want {

@@ -26,8 +26,12 @@ func (served) ServeHTTP(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write
 
 // TestUnknownResources: the router looks again after it has awaited definitions, and never answers 404 if it could not.
 func TestUnknownResources(t *testing.T) {
-	thing := &resource.Definition{Source: resource.Custom, Group: "example.com", Plural: "things", Versions: []*resource.Version{{Name: "v1"}}}
-	builtIn := &resource.Definition{Group: "apps.k8s.io", Plural: "deployments", Versions: []*resource.Version{{Name: "v1"}}}
+	thing := &resource.Definition{
+		Source: resource.Custom, Group: "example.com", Plural: "things", Versions: []*resource.Version{{Name: "v1"}},
+	}
+	builtIn := &resource.Definition{
+		Group: "apps.k8s.io", Plural: "deployments", Versions: []*resource.Version{{Name: "v1"}},
+	}
 	for _, test := range []struct {
 		name, path  string
 		await       func(*resource.CatalogHolder) error // nil: must not be called
@@ -39,11 +43,26 @@ func TestUnknownResources(t *testing.T) {
 			h.Publish(resource.NewCatalog(builtIn, thing))
 			return nil
 		}, 200, "things", false},
-		{"does not exist", "/apis/example.com/v1/things", func(*resource.CatalogHolder) error { return nil }, 404, "404 page not found", false},
-		{"cannot be known", "/apis/example.com/v1/things", func(*resource.CatalogHolder) error { return errors.New("no quorum") }, 503, "please try again", false},
-		{"group cannot be known", "/apis/example.com", func(*resource.CatalogHolder) error { return errors.New("no quorum") }, 503, "please try again", true},
-		{"version cannot be known", "/apis/example.com/v1", func(*resource.CatalogHolder) error { return errors.New("no quorum") }, 503, "please try again", true},
-		{"group is confirmed", "/apis/example.com", func(*resource.CatalogHolder) error { return nil }, 200, "discovery", true},
+		{
+			"does not exist", "/apis/example.com/v1/things", func(*resource.CatalogHolder) error { return nil }, 404,
+			"404 page not found", false,
+		},
+		{
+			"cannot be known", "/apis/example.com/v1/things",
+			func(*resource.CatalogHolder) error { return errors.New("no quorum") }, 503, "please try again", false,
+		},
+		{
+			"group cannot be known", "/apis/example.com", func(*resource.CatalogHolder) error { return errors.New("no quorum") },
+			503, "please try again", true,
+		},
+		{
+			"version cannot be known", "/apis/example.com/v1",
+			func(*resource.CatalogHolder) error { return errors.New("no quorum") }, 503, "please try again", true,
+		},
+		{
+			"group is confirmed", "/apis/example.com", func(*resource.CatalogHolder) error { return nil }, 200,
+			"discovery", true,
+		},
 		{"built-in group", "/apis/apps.k8s.io/v1/things", nil, 404, "NotFound", false},
 		{"not a domain", "/apis/example/v1/things", nil, 404, "404 page not found", false},
 		{"served", "/apis/apps.k8s.io/v1/deployments", nil, 200, "deployments", false},

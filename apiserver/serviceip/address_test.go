@@ -51,7 +51,9 @@ func TestReservedAddressesComeLast(t *testing.T) {
 
 func TestRangeDoesNotContainNetworkAndBroadcast(t *testing.T) {
 	r := newAddressRange(netip.MustParsePrefix("10.0.0.0/24"))
-	for address, want := range map[string]bool{"10.0.0.0": false, "10.0.0.1": true, "10.0.0.254": true, "10.0.0.255": false, "10.0.1.1": false} {
+	for address, want := range map[string]bool{
+		"10.0.0.0": false, "10.0.0.1": true, "10.0.0.254": true, "10.0.0.255": false, "10.0.1.1": false,
+	} {
 		if got := r.contains(netip.MustParseAddr(address)); got != want {
 			t.Errorf("%s: %v, want %v", address, got, want)
 		}

@@ -48,7 +48,8 @@ func metricValue(t *testing.T, metrics prometheus.Gatherer, name, label string) 
 	for _, family := range must[[]*dto.MetricFamily](t)(metrics.Gather()) {
 		for _, metric := range family.GetMetric() {
 			if family.GetName() == name && metric.GetLabel()[0].GetValue() == label {
-				return metric.GetGauge().GetValue() + metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+				return metric.GetGauge().GetValue() + metric.GetCounter().GetValue() +
+					float64(metric.GetHistogram().GetSampleCount())
 			}
 		}
 	}
@@ -96,17 +97,22 @@ func TestAddressIsReleasedByDeletion(t *testing.T) {
 	if parsed, err := netip.ParseAddr(address); err != nil || !netip.MustParsePrefix("10.20.0.0/24").Contains(parsed) {
 		t.Fatalf("cluster IP %q", address)
 	}
-	if !slices.Equal(service.Spec.ClusterIPs, []string{address}) || !slices.Equal(service.Spec.IPFamilies, []core.IPFamily{core.IPv4Protocol}) ||
+	if !slices.Equal(service.Spec.ClusterIPs, []string{address}) ||
+		!slices.Equal(service.Spec.IPFamilies, []core.IPFamily{core.IPv4Protocol}) ||
 		*service.Spec.IPFamilyPolicy != core.IPFamilyPolicySingleStack {
 		t.Errorf("spec %+v", service.Spec)
 	}
 	if !s.held(t, address) {
 		t.Error("the address is not allocated")
 	}
-	if _, err := s.createService(t, "other", func(o *v1.Service) { o.Spec.ClusterIP = address }); !apierrors.IsInvalid(err) {
+	if _, err := s.createService(
+		t, "other", func(o *v1.Service) { o.Spec.ClusterIP = address },
+	); !apierrors.IsInvalid(err) {
 		t.Errorf("an allocated address was allocated again: %v", err)
 	}
-	updated := must[*core.Service](t)(s.updateService(t, "web", func(o *core.Service) { o.Spec.ClusterIP, o.Spec.ClusterIPs = "", nil }))
+	updated := must[*core.Service](t)(s.updateService(t, "web", func(o *core.Service) {
+		o.Spec.ClusterIP, o.Spec.ClusterIPs = "", nil
+	}))
 	if updated.Spec.ClusterIP != address {
 		t.Errorf("an update without address got %q", updated.Spec.ClusterIP)
 	}
@@ -139,9 +145,13 @@ func TestRejectedServiceIsRolledBack(t *testing.T) {
 // Rolling back a rejected Service must not release what other Services have allocated.
 func TestRollbackKeepsAllocationsOfOthers(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
-	owner := must[*core.Service](t)(s.createService(t, "owner", func(o *v1.Service) { o.Spec.Type = v1.ServiceTypeNodePort }))
+	owner := must[*core.Service](t)(s.createService(t, "owner", func(o *v1.Service) {
+		o.Spec.Type = v1.ServiceTypeNodePort
+	}))
 	port := owner.Spec.Ports[0].NodePort
-	if _, err := s.createService(t, "wrong", func(o *v1.Service) { o.Spec.Ports[0].NodePort = port }); !apierrors.IsInvalid(err) {
+	if _, err := s.createService(
+		t, "wrong", func(o *v1.Service) { o.Spec.Ports[0].NodePort = port },
+	); !apierrors.IsInvalid(err) {
 		t.Fatalf("a ClusterIP Service with a node port: %v", err)
 	}
 	if _, err := s.createService(t, "thief", func(o *v1.Service) {
@@ -179,7 +189,8 @@ func TestRollbackIgnoresCanceledContext(t *testing.T) {
 	service := builtintest.NewService(t, "web", func(o *v1.Service) {
 		o.Spec.Type, o.Spec.ClusterIP, o.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, "10.20.0.77", 29999
 	})
-	if err := s.Allocator.Allocate(ctx, leaving{s, cancel}, service, nil, false); !apierrors.IsInvalid(err) || ctx.Err() == nil {
+	if err := s.Allocator.Allocate(ctx, leaving{s, cancel}, service, nil, false); !apierrors.IsInvalid(err) ||
+		ctx.Err() == nil {
 		t.Fatalf("a port outside the range: %v", err)
 	}
 	if s.held(t, "10.20.0.77") {
@@ -189,11 +200,15 @@ func TestRollbackIgnoresCanceledContext(t *testing.T) {
 
 func TestServiceTypesWithoutAddress(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
-	headless := must[*core.Service](t)(s.createService(t, "headless", func(o *v1.Service) { o.Spec.ClusterIP = v1.ClusterIPNone }))
+	headless := must[*core.Service](t)(s.createService(t, "headless", func(o *v1.Service) {
+		o.Spec.ClusterIP = v1.ClusterIPNone
+	}))
 	if headless.Spec.ClusterIP != "None" || !slices.Equal(headless.Spec.IPFamilies, []core.IPFamily{core.IPv4Protocol}) {
 		t.Errorf("headless: %+v", headless.Spec)
 	}
-	foreign := must[*core.Service](t)(s.createService(t, "foreign", func(o *v1.Service) { o.Spec.ClusterIP, o.Spec.Selector = v1.ClusterIPNone, nil }))
+	foreign := must[*core.Service](t)(s.createService(t, "foreign", func(o *v1.Service) {
+		o.Spec.ClusterIP, o.Spec.Selector = v1.ClusterIPNone, nil
+	}))
 	if len(foreign.Spec.IPFamilies) != 2 || *foreign.Spec.IPFamilyPolicy != core.IPFamilyPolicyRequireDualStack {
 		t.Errorf("headless without selector: %+v", foreign.Spec)
 	}
@@ -209,7 +224,8 @@ func TestServiceTypesWithoutAddress(t *testing.T) {
 		t.Errorf("address %q is not allocated after the type changed", address)
 	}
 	must[*core.Service](t)(s.updateService(t, "name", func(o *core.Service) {
-		o.Spec.Type, o.Spec.ExternalName, o.Spec.ClusterIP, o.Spec.ClusterIPs = core.ServiceTypeExternalName, "example.com", "", nil
+		o.Spec.Type, o.Spec.ExternalName, o.Spec.ClusterIP, o.Spec.ClusterIPs =
+			core.ServiceTypeExternalName, "example.com", "", nil
 	}))
 	if s.held(t, address) {
 		t.Error("a removed address is still allocated")
@@ -222,7 +238,8 @@ func TestServiceOfTwoFamilies(t *testing.T) {
 		policy := v1.IPFamilyPolicyPreferDualStack
 		o.Spec.IPFamilyPolicy = &policy
 	}))
-	if len(both.Spec.ClusterIPs) != 2 || !slices.Equal(both.Spec.IPFamilies, []core.IPFamily{core.IPv4Protocol, core.IPv6Protocol}) {
+	if len(both.Spec.ClusterIPs) != 2 ||
+		!slices.Equal(both.Spec.IPFamilies, []core.IPFamily{core.IPv4Protocol, core.IPv6Protocol}) {
 		t.Fatalf("spec %+v", both.Spec)
 	}
 	second := both.Spec.ClusterIPs[1]
@@ -270,15 +287,21 @@ func TestNodePorts(t *testing.T) {
 		return func(o *v1.Service) { o.Spec.Type, o.Spec.Ports = v1.ServiceTypeNodePort, ports }
 	}
 	dns := must[*core.Service](t)(s.createService(t, "dns", nodePort(
-		v1.ServicePort{Name: "udp", Port: 53, Protocol: v1.ProtocolUDP}, v1.ServicePort{Name: "tcp", Port: 53, Protocol: v1.ProtocolTCP})))
+		v1.ServicePort{Name: "udp", Port: 53, Protocol: v1.ProtocolUDP}, v1.ServicePort{
+			Name: "tcp", Port: 53, Protocol: v1.ProtocolTCP,
+		})))
 	if a, b := dns.Spec.Ports[0].NodePort, dns.Spec.Ports[1].NodePort; a == 0 || a != b {
 		t.Errorf("ports of two protocols: %d and %d, want one", a, b)
 	}
 	taken := dns.Spec.Ports[0].NodePort
-	if _, err := s.createService(t, "thief", nodePort(v1.ServicePort{Port: 80, NodePort: taken})); !apierrors.IsInvalid(err) {
+	if _, err := s.createService(
+		t, "thief", nodePort(v1.ServicePort{Port: 80, NodePort: taken}),
+	); !apierrors.IsInvalid(err) {
 		t.Errorf("an allocated port was allocated again: %v", err)
 	}
-	if _, err := s.createService(t, "outside", nodePort(v1.ServicePort{Port: 80, NodePort: 29999})); !apierrors.IsInvalid(err) {
+	if _, err := s.createService(
+		t, "outside", nodePort(v1.ServicePort{Port: 80, NodePort: 29999}),
+	); !apierrors.IsInvalid(err) {
 		t.Errorf("a port outside the range was allocated: %v", err)
 	}
 	for i := range 3 {
@@ -287,7 +310,9 @@ func TestNodePorts(t *testing.T) {
 	if _, err := s.createService(t, "late", nodePort(v1.ServicePort{Port: 80})); !apierrors.IsInternalError(err) {
 		t.Errorf("allocated from a full range: %v", err)
 	}
-	kept := must[*core.Service](t)(s.updateService(t, "dns", func(o *core.Service) { o.Spec.Ports[0].NodePort, o.Spec.Ports[1].NodePort = 0, 0 }))
+	kept := must[*core.Service](t)(s.updateService(t, "dns", func(o *core.Service) {
+		o.Spec.Ports[0].NodePort, o.Spec.Ports[1].NodePort = 0, 0
+	}))
 	if kept.Spec.Ports[0].NodePort != taken {
 		t.Errorf("an update without port got %d, had %d", kept.Spec.Ports[0].NodePort, taken)
 	}

@@ -20,7 +20,7 @@ import (
 	"quorate.dev/apiserver/serviceip"
 )
 
-// TestSeriesOfServiceEvents: repeated warnings are counted in one Event.
+// TestSeriesOfServiceEvents checks that repeated warnings are counted in one Event.
 func TestSeriesOfServiceEvents(t *testing.T) {
 	server := builtintest.NewServerOn(t, etcdtest.Client(t), builtin.Options{}, &admission.Chain{})
 	time0 := time.Now()
@@ -34,7 +34,9 @@ func TestSeriesOfServiceEvents(t *testing.T) {
 	service := builtintest.NewService(t, "a", func(s *v1.Service) { s.UID = "1" })
 	other := builtintest.NewService(t, "b", func(s *v1.Service) { s.UID = "2" })
 	warn := func(of *core.Service, note string) {
-		events.Warn(t.Context(), of, serviceip.Warning{Controller: "controller", Reason: "Reason", Action: "Action", Note: note})
+		events.Warn(t.Context(), of, serviceip.Warning{
+			Controller: "controller", Reason: "Reason", Action: "Action", Note: note,
+		})
 	}
 	// expect waits for the Events of a Service.
 	expect := func(name string, counts ...int32) {
@@ -69,7 +71,7 @@ func TestSeriesOfServiceEvents(t *testing.T) {
 		clock.Step(time.Minute)
 		warn(service, "third")
 	}
-	expect("a", 2) // later ones are counted and not yet written
+	expect("a", 2) // later warnings are counted and not yet written
 	expect("b", 1)
 	clock.Step(7 * time.Minute)
 	expect("a", 5) // the series is complete

@@ -20,6 +20,7 @@ import (
 
 	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/registry/follow"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serviceip"
 )
@@ -31,7 +32,8 @@ func TestReplicasAllocateEachAddressAndPortOnce(t *testing.T) {
 	const size = 30
 	client := etcdtest.Client(t)
 	replicas := []*serviceReplica{
-		newServiceReplica(t, client, "10.20.0.0/27", "30000-30029"), newServiceReplica(t, client, "10.20.0.0/27", "30000-30029"),
+		newServiceReplica(t, client, "10.20.0.0/27", "30000-30029"),
+		newServiceReplica(t, client, "10.20.0.0/27", "30000-30029"),
 	}
 	var group sync.WaitGroup
 	given := make(chan *core.Service, size)
@@ -86,7 +88,9 @@ func TestAllocationFromNewServiceCIDR(t *testing.T) {
 	}
 
 	observed.Hold()
-	more := &networking.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networking.ServiceCIDRSpec{CIDRs: []string{"10.30.0.0/24"}}}
+	more := &networking.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networking.ServiceCIDRSpec{CIDRs: []string{"10.30.0.0/24"}},
+	}
 	must[runtime.Object](t)(other.Create(t.Context(),
 		resource.Key{GroupResource: serviceCIDRs}, more, resource.WriteOptions{}))
 	must[*core.Service](t)(s.createService(t, "named", wants("10.30.0.5")))
@@ -113,7 +117,9 @@ func TestSharedPortIsReleasedOnce(t *testing.T) {
 	shared := func(o *v1.Service) {
 		asNodePort(o)
 		o.Spec.Ports = []v1.ServicePort{
-			{Name: "udp", Port: 53, Protocol: v1.ProtocolUDP, NodePort: port}, {Name: "tcp", Port: 53, Protocol: v1.ProtocolTCP, NodePort: port},
+			{Name: "udp", Port: 53, Protocol: v1.ProtocolUDP, NodePort: port}, {
+				Name: "tcp", Port: 53, Protocol: v1.ProtocolTCP, NodePort: port,
+			},
 		}
 	}
 	writes := 0
@@ -128,7 +134,9 @@ func TestSharedPortIsReleasedOnce(t *testing.T) {
 		}
 	}
 	s := newServiceReplica(t, observed.Client(t, client), "10.20.0.0/24", "30000-30003")
-	if _, err := s.createService(t, "refused", func(o *v1.Service) { shared(o); o.Spec.SessionAffinity = "Sometimes" }); !apierrors.IsInvalid(err) {
+	if _, err := s.createService(
+		t, "refused", func(o *v1.Service) { shared(o); o.Spec.SessionAffinity = "Sometimes" },
+	); !apierrors.IsInvalid(err) {
 		t.Fatalf("got %v", err)
 	}
 	if writes < 2 {
@@ -178,7 +186,8 @@ func TestPortRepair(t *testing.T) {
 // Retries because of conflicts count as one repair, and a port that was released and allocated again starts at zero.
 func TestConsecutivePortRepairsAreCounted(t *testing.T) {
 	client := etcdtest.Client(t)
-	s, other := newServiceReplica(t, client, "10.20.0.0/24", "30000-30009"), newServiceReplica(t, client, "10.20.0.0/24", "30000-30009")
+	s, other := newServiceReplica(t, client, "10.20.0.0/24", "30000-30009"), newServiceReplica(t, client,
+		"10.20.0.0/24", "30000-30009")
 	disturbances := 2
 	disturbed := func(ctx context.Context) ([]runtime.Object, error) {
 		if disturbances > 0 {
@@ -204,7 +213,10 @@ func TestConsecutivePortRepairsAreCounted(t *testing.T) {
 	}
 	given := func() bool {
 		t.Helper()
-		_, err := other.createService(t, "thief", func(o *v1.Service) { asNodePort(o); o.Spec.Ports[0].NodePort = coming.Spec.Ports[0].NodePort })
+		_, err := other.createService(t, "thief", func(o *v1.Service) {
+			asNodePort(o)
+			o.Spec.Ports[0].NodePort = coming.Spec.Ports[0].NodePort
+		})
 		return err == nil
 	}
 
@@ -236,7 +248,9 @@ func TestFailedWarningIsWrittenAgain(t *testing.T) {
 	service := must[*core.Service](t)(s.createService(t, "web", nil))
 	recorded := func(ctx context.Context) int {
 		t.Helper()
-		s.Events.Warn(ctx, service, serviceip.Warning{Controller: "controller", Reason: "Wrong", Action: "Look", Note: "Something is wrong"})
+		s.Events.Warn(ctx, service, serviceip.Warning{
+			Controller: "controller", Reason: "Wrong", Action: "Look", Note: "Something is wrong",
+		})
 		key := resource.Key{GroupResource: schema.GroupResource{Resource: "events"}}
 		return len(must[[]runtime.Object](t)(s.List(t.Context(), key, resource.ReadOptions{})))
 	}
@@ -259,8 +273,16 @@ func (r *serviceReplica) runAddressRepair(t *testing.T, clock *testingclock.Fake
 	var group sync.WaitGroup
 	synced := make(chan struct{}, 2)
 	done := func() { synced <- struct{}{} }
-	group.Go(func() { _ = r.Follow(ctx, servicesResource, repair.SetService, done) })
-	group.Go(func() { _ = r.Follow(ctx, ipAddresses, repair.SetIPAddress, done) })
+	group.Go(func() {
+		_ = r.Follow(ctx, resource.Key{GroupResource: servicesResource}, follow.Options{
+			Objects: repair.SetService, Synced: done,
+		})
+	})
+	group.Go(func() {
+		_ = r.Follow(ctx, resource.Key{GroupResource: ipAddresses}, follow.Options{
+			Objects: repair.SetIPAddress, Synced: done,
+		})
+	})
 	t.Cleanup(func() { cancel(); group.Wait() })
 	<-synced
 	<-synced
@@ -276,7 +298,9 @@ func TestAddressRepair(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Now())
 	address := must[*core.Service](t)(s.createService(t, "web", nil)).Spec.ClusterIP
 	s.runAddressRepair(t, clock)
-	for name, want := range map[string]float64{"allocated_ips": 1, "available_ips": 253, "allocation_total": 1, "allocation_duration_seconds": 1} {
+	for name, want := range map[string]float64{
+		"allocated_ips": 1, "available_ips": 253, "allocation_total": 1, "allocation_duration_seconds": 1,
+	} {
 		if got := metricValue(t, s.Metrics, "kube_apiserver_clusterip_allocator_"+name, "10.20.0.0/24"); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
@@ -292,7 +316,9 @@ func TestAddressRepair(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "10.20.0.9", Labels: map[string]string{
 			"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io", "ipaddress.kubernetes.io/ip-family": "IPv4",
 		}},
-		Spec: networking.IPAddressSpec{ParentRef: &networking.ParentReference{Resource: "services", Namespace: "default", Name: "missing"}},
+		Spec: networking.IPAddressSpec{
+			ParentRef: &networking.ParentReference{Resource: "services", Namespace: "default", Name: "missing"},
+		},
 	}
 	must[runtime.Object](t)(s.Create(t.Context(),
 		resource.Key{GroupResource: ipAddresses}, leaked.DeepCopy(), resource.WriteOptions{}))
@@ -305,7 +331,10 @@ func TestAddressRepair(t *testing.T) {
 	if !s.held(t, "10.20.0.9") {
 		t.Fatal("an address in its grace period was released")
 	}
-	eventually(t, "a leaked address is released", func() bool { clock.Step(30 * time.Second); return !s.held(t, "10.20.0.9") })
+	eventually(t, "a leaked address is released", func() bool {
+		clock.Step(30 * time.Second)
+		return !s.held(t, "10.20.0.9")
+	})
 	if !s.held(t, "10.20.0.8") || !s.held(t, address) {
 		t.Error("an address of another manager, or in use, was released")
 	}

@@ -150,7 +150,7 @@ func TestStoredAddressWithLeadingZerosStays(t *testing.T) {
 	mustHave(t, "updated", must[*core.Service](t)(s.updateService(t, "old", label)), "10.20.0.011")
 }
 
-// exchanging replaces an IPAddress by that of another Service just before its deletion.
+// exchanging replaces an IPAddress by the IPAddress of another Service just before its deletion.
 type exchanging struct {
 	resource.Client
 	*testing.T

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
+
+	"quorate.dev/apiserver/transport"
 )
 
 func TestResolve(t *testing.T) {
@@ -32,7 +34,9 @@ func TestResolve(t *testing.T) {
 			},
 		},
 		&discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Namespace: "hooks", Name: "hook-1", Labels: map[string]string{discoveryv1.LabelServiceName: "hook"}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "hooks", Name: "hook-1", Labels: map[string]string{discoveryv1.LabelServiceName: "hook"},
+			},
 			AddressType: discoveryv1.AddressTypeIPv4,
 			Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To[int32](8443)}},
 			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}, Conditions: ready}},
@@ -71,7 +75,8 @@ func TestResolve(t *testing.T) {
 // newManager returns upstream's manager of webhooks' clients.
 func newManager(t *testing.T, clients Clients) *webhook.ClientManager {
 	t.Helper()
-	manager, err := webhook.NewClientManager([]schema.GroupVersion{admissionv1.SchemeGroupVersion}, admissionv1.AddToScheme)
+	manager, err := webhook.NewClientManager([]schema.GroupVersion{admissionv1.SchemeGroupVersion},
+		admissionv1.AddToScheme)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,8 +109,15 @@ func TestKubernetesServiceIsThisServer(t *testing.T) {
 	certificates := httptest.NewTLSServer(http.NotFoundHandler())
 	defer certificates.Close()
 	for _, config := range []webhook.ClientConfig{
-		{Service: &webhook.ClientConfigService{Namespace: "default", Name: "kubernetes", Path: "/apis/hooks/v1/reviews", Port: 443}},
-		{Service: &webhook.ClientConfigService{Namespace: "default", Name: "kubernetes", Path: "/a", Port: 443}, CABundle: pemOf(certificates)},
+		{
+			Service: &webhook.ClientConfigService{
+				Namespace: "default", Name: "kubernetes", Path: "/apis/hooks/v1/reviews", Port: 443,
+			},
+		},
+		{
+			Service:  &webhook.ClientConfigService{Namespace: "default", Name: "kubernetes", Path: "/a", Port: 443},
+			CABundle: pemOf(certificates),
+		},
 		{URL: "https://kubernetes.default.svc/b"},
 	} {
 		client, err := manager.HookClient(config)
@@ -119,7 +131,9 @@ func TestKubernetesServiceIsThisServer(t *testing.T) {
 	if want := []string{"/apis/hooks/v1/reviews", "/a", "/b"}; !slices.Equal(paths, want) {
 		t.Errorf("got %q, want %q", paths, want)
 	}
-	other := webhook.ClientConfig{Service: &webhook.ClientConfigService{Namespace: "default", Name: "kubernetes", Port: 6443}}
+	other := webhook.ClientConfig{
+		Service: &webhook.ClientConfigService{Namespace: "default", Name: "kubernetes", Port: 6443},
+	}
 	client, err := manager.HookClient(other)
 	if err != nil {
 		t.Fatal(err)
@@ -132,14 +146,19 @@ func TestKubernetesServiceIsThisServer(t *testing.T) {
 func TestRedirectsAreRefused(t *testing.T) {
 	elsewhere := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("followed") }))
 	defer elsewhere.Close()
-	for _, code := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+	for _, code := range []int{
+		http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect,
+		http.StatusPermanentRedirect,
+	} {
 		server := httptest.NewTLSServer(http.RedirectHandler(elsewhere.URL, code))
 		defer server.Close()
-		client, err := newManager(t, Clients{MaxResponse: 100}).HookClient(webhook.ClientConfig{URL: server.URL, CABundle: pemOf(server)})
+		client, err := newManager(t, Clients{MaxResponse: 100}).HookClient(webhook.ClientConfig{
+			URL: server.URL, CABundle: pemOf(server),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := client.Post().Body([]byte("{}")).Do(t.Context()).Error(); !errors.Is(err, errRedirect) {
+		if err := client.Post().Body([]byte("{}")).Do(t.Context()).Error(); !errors.Is(err, transport.ErrRedirect) {
 			t.Errorf("%d: %v", code, err)
 		}
 	}
@@ -152,7 +171,9 @@ func TestResponsesAreLimited(t *testing.T) {
 			_, _ = io.WriteString(w, strings.Repeat(" ", size))
 		}))
 		defer server.Close()
-		client, err := newManager(t, Clients{MaxResponse: limit}).HookClient(webhook.ClientConfig{URL: server.URL, CABundle: pemOf(server)})
+		client, err := newManager(t, Clients{MaxResponse: limit}).HookClient(webhook.ClientConfig{
+			URL: server.URL, CABundle: pemOf(server),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -48,7 +48,7 @@ func TestAllows(t *testing.T) {
 	}
 }
 
-// TestOrderOfEviction has candidates in the order in which they are closed.
+// TestOrderOfEviction has candidates in the order in which they must be closed.
 func TestOrderOfEviction(t *testing.T) {
 	order := []candidate{
 		{rank: rankOf(false, true), fromSource: 5, number: 8},
@@ -145,7 +145,7 @@ func (c crowd) connect(t *testing.T, source byte, path string) net.Conn {
 	}
 	secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the test is about the connection
 	if _, err := io.WriteString(secure, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-		return conn // refused
+		return conn // the server has refused the connection
 	}
 	_, _ = secure.Read(make([]byte, 1))
 	return conn
@@ -166,7 +166,9 @@ func isTimeout(err error) bool {
 func (c crowd) awaitSources(t *testing.T, want ...int) {
 	t.Helper()
 	var got []int
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(
+		context.Context,
+	) (bool, error) {
 		c.all.mu.Lock()
 		defer c.all.mu.Unlock()
 		got = nil
@@ -197,13 +199,19 @@ func TestUnusedConnectionsYield(t *testing.T) {
 	c.connect(t, 2, "/user")
 	c.connect(t, 2, "/user")
 	c.awaitSources(t, 1, 3)
-	// The users' connections do not yield to more unused ones: those close each other.
+	// The users' connections do not yield to further unused ones, which close each other.
 	for range 5 {
 		c.connect(t, 1, "")
 	}
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(
+		context.Context,
+	) (bool, error) {
+		return counted(t, c.all.evicted) >= 8, nil
+	})
 	c.awaitSources(t, 1, 3)
-	if evicted, refused := counted(t, c.all.evicted), counted(t, c.all.refused); evicted != 8 || refused != 0 {
-		t.Errorf("%v connections evicted, %v refused", evicted, refused)
+	if evicted, refused := counted(t, c.all.evicted), counted(t, c.all.refused); err != nil ||
+		evicted != 8 || refused != 0 {
+		t.Errorf("%v connections evicted, %v refused: %v", evicted, refused, err)
 	}
 }
 

@@ -19,13 +19,15 @@ func (noVerbosity) SetVerbosity(uint32) {}
 
 func TestDebugSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "debug")
-	if err := os.WriteFile(path, nil, 0o600); err != nil { // left behind
+	if err := os.WriteFile(path, nil, 0o600); err != nil { // left by a former process
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- ServeSocket(ctx, path, DebugMux(noVerbosity{})) }()
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: func(
+		ctx context.Context, _, _ string,
+	) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}}
 	send := func(method, path string) (int, error) {

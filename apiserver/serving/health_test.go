@@ -17,7 +17,7 @@ func newHealth(c *testclock.FakeClock, grace time.Duration) *Health {
 	return NewHealth(grace, c, logr.Discard())
 }
 
-// TestHealthLikeUpstream compares answers with those of kube-apiserver's health handlers for the same checks.
+// TestHealthLikeUpstream compares responses with those of kube-apiserver's health handlers for the same checks.
 func TestHealthLikeUpstream(t *testing.T) {
 	h := newHealth(testclock.NewFakeClock(time.Now()), 0)
 	var failure error
@@ -81,7 +81,9 @@ func TestShutDownFailsReadinessOnly(t *testing.T) {
 		t.Error("not ready before")
 	}
 	h.ShutDown()
-	if got := []int{code(h, "/readyz"), code(h, "/readyz/shutdown"), code(h, "/livez"), code(h, "/healthz")}; got[0] != 500 || got[1] != 500 || got[2] != 200 || got[3] != 200 {
+	if got := []int{code(h, "/readyz"), code(
+		h, "/readyz/shutdown",
+	), code(h, "/livez"), code(h, "/healthz")}; got[0] != 500 || got[1] != 500 || got[2] != 200 || got[3] != 200 {
 		t.Errorf("after: %v", got)
 	}
 }
@@ -89,7 +91,9 @@ func TestShutDownFailsReadinessOnly(t *testing.T) {
 func TestStartUpGrace(t *testing.T) {
 	c := testclock.NewFakeClock(time.Now())
 	h := newHealth(c, time.Minute)
-	h.Add(AllEndpoints, Check{Name: "hook", StartUp: true, Run: func(context.Context) error { return errors.New("not yet") }})
+	h.Add(AllEndpoints, Check{
+		Name: "hook", StartUp: true, Run: func(context.Context) error { return errors.New("not yet") },
+	})
 	if live, ready := code(h, "/livez"), code(h, "/readyz"); live != 200 || ready != 500 {
 		t.Errorf("during the grace period: livez %d, readyz %d", live, ready)
 	}

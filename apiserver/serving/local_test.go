@@ -21,11 +21,17 @@ import (
 )
 
 func local(handler http.HandlerFunc) *http.Client {
-	return &http.Client{Transport: Local{Handler: handler, User: &user.DefaultInfo{Name: "system:apiserver", Groups: []string{"system:masters"}}}}
+	return &http.Client{
+		Transport: Local{
+			Handler: handler, User: &user.DefaultInfo{Name: "system:apiserver", Groups: []string{"system:masters"}},
+		},
+	}
 }
 
 func TestLocalCall(t *testing.T) {
-	authenticator := authentication.New(authentication.Options{Clock: clock.RealClock{}, Registerer: prometheus.NewRegistry()})
+	authenticator := authentication.New(authentication.Options{
+		Clock: clock.RealClock{}, Registerer: prometheus.NewRegistry(),
+	})
 	hc := local(func(w http.ResponseWriter, r *http.Request) {
 		who, ok, err := authenticator.AuthenticateRequest(r)
 		if !ok || err != nil {
@@ -128,7 +134,9 @@ func TestLocalAbort(t *testing.T) {
 }
 
 func TestEndpoints(t *testing.T) {
-	for target, want := range map[string]int{"/debug/pprof": 302, "/debug/pprof/": 200, "/debug/pprof/goroutine": 200, "/debug/pprof/symbol": 200, "/other": 404} {
+	for target, want := range map[string]int{
+		"/debug/pprof": 302, "/debug/pprof/": 200, "/debug/pprof/goroutine": 200, "/debug/pprof/symbol": 200, "/other": 404,
+	} {
 		if got := code(Profiling(), target); got != want {
 			t.Errorf("%s: %d, want %d", target, got, want)
 		}
@@ -139,7 +147,8 @@ func TestEndpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	handler.ServeHTTP(w, httptest.NewRequest("GET", "/version", nil))
-	if !strings.HasPrefix(w.Body.String(), "{\n  \"major\": \"1\",\n  \"minor\": \"36\",") || w.Header().Get("Content-Type") != "application/json" {
+	if !strings.HasPrefix(w.Body.String(), "{\n  \"major\": \"1\",\n  \"minor\": \"36\",") ||
+		w.Header().Get("Content-Type") != "application/json" {
 		t.Errorf("version %s", w.Body)
 	}
 }

@@ -29,7 +29,9 @@ func TestFlagz(t *testing.T) {
 			t.Errorf("%q: %d %s", accept, w.Code, w.Body)
 		}
 	}
-	if w := ask(page, http.MethodGet, "application/json;v=v1beta1;g=config.k8s.io;as=Statusz", ""); w.Code != http.StatusNotAcceptable {
+	if w := ask(
+		page, http.MethodGet, "application/json;v=v1beta1;g=config.k8s.io;as=Statusz", "",
+	); w.Code != http.StatusNotAcceptable {
 		t.Errorf("another page's kind: %d", w.Code)
 	}
 }

@@ -75,7 +75,8 @@ func TestSelfSignedCertificate(t *testing.T) {
 	o := options(t)
 	o.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) })
 	s := serve(t, o)
-	certFile, keyFile := filepath.Join(o.Config.CertDirectory, "apiserver.crt"), filepath.Join(o.Config.CertDirectory, "apiserver.key")
+	certFile, keyFile := filepath.Join(o.Config.CertDirectory,
+		"apiserver.crt"), filepath.Join(o.Config.CertDirectory, "apiserver.key")
 	response, err := client(t, certFile).Get("https://" + s.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -194,7 +195,9 @@ func TestCertificateReload(t *testing.T) {
 func TestServerNames(t *testing.T) {
 	o := options(t)
 	serials := map[string]string{}
-	for _, pair := range []struct{ version, host, names string }{{"a", "a.example", ""}, {"b", "b.example", "*.b.example,c.example"}} {
+	for _, pair := range []struct{ version, host, names string }{
+		{"a", "a.example", ""}, {"b", "b.example", "*.b.example,c.example"},
+	} {
 		directory := filepath.Join(t.TempDir())
 		writePair(t, directory, "..1", pair.host)
 		certFile := filepath.Join(directory, "..data", "tls.crt")
@@ -208,7 +211,8 @@ func TestServerNames(t *testing.T) {
 	s := serve(t, o)
 	serials["standard"] = serialOf(t, filepath.Join(o.Config.CertDirectory, "apiserver.crt"))
 	for name, want := range map[string]string{
-		"a.example": "a", "x.b.example": "b", "b.example": "standard", "C.Example": "b", "y.x.b.example": "standard", "": "standard",
+		"a.example": "a", "x.b.example": "b", "b.example": "standard", "C.Example": "b",
+		"y.x.b.example": "standard", "": "standard",
 	} {
 		if got := shown(t, s.Addr().String(), name); got != serials[want] {
 			t.Errorf("%q is shown the wrong certificate, want %s", name, want)
@@ -262,8 +266,8 @@ func TestSharedPort(t *testing.T) {
 	serve(t, second)
 }
 
-// TestShutdownOrder follows a shutdown step by step: readiness fails, the delay passes while preShutdown runs, the port
-// closes, the running request finishes and the watch ends, and only then Shutdown returns.
+// TestShutdownOrder follows a shutdown step by step: readiness fails, the delay passes while preShutdown runs, the
+// port closes, the running request finishes and the watch ends; only then does Shutdown return.
 func TestShutdownOrder(t *testing.T) {
 	c := testclock.NewFakeClock(time.Now())
 	o := options(t)
@@ -410,7 +414,7 @@ func TestRetryAfterMode(t *testing.T) {
 	}
 }
 
-// TestShutdownAfterAFailure: without its store, a server does not keep serving for the delay.
+// TestShutdownAfterAFailure checks that a server without its store does not keep serving for the delay.
 func TestShutdownAfterAFailure(t *testing.T) {
 	o := options(t)
 	o.Clock, o.Config.ShutdownDelay = testclock.NewFakeClock(time.Now()), time.Hour
@@ -426,7 +430,7 @@ func TestShutdownAfterAFailure(t *testing.T) {
 
 func TestShutdownGivesUpWithItsContext(t *testing.T) {
 	o := options(t)
-	o.Drain.Requests.Enter() // and never leaves
+	o.Drain.Requests.Enter() // the request never ends
 	s := serve(t, o)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -435,8 +439,8 @@ func TestShutdownGivesUpWithItsContext(t *testing.T) {
 	}
 }
 
-// TestClientsMoveDuringTheDelay checks that connections in use are closed after load balancers had time to react, and before
-// requests get 429.
+// TestClientsMoveDuringTheDelay checks that connections in use are closed after load balancers had time to react, and
+// before requests get 429.
 func TestClientsMoveDuringTheDelay(t *testing.T) {
 	c := testclock.NewFakeClock(time.Now())
 	o := options(t)

@@ -4,12 +4,11 @@ import (
 	"net"
 	"testing"
 
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"quorate.dev/apiserver/config"
-
-	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // TestConnectionsHaveAUserTimeout reads the option of an accepted connection.

@@ -18,7 +18,7 @@ import (
 	"quorate.dev/apiserver/etcd/etcdtest"
 )
 
-// fixture is a running member with some data, and a snapshot of it.
+// fixture is a running member with some data, and a snapshot of the member.
 type fixture struct {
 	client *clientv3.Client
 	file   string
@@ -34,7 +34,8 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{client: member.Client(), file: filepath.Join(t.TempDir(), "snapshot.db")}
 	for key, value := range map[string]string{
 		"/registry/secrets/a": "k8s:enc:aescbc:v1:key1:xyz", "/registry/secrets/b": "k8s:enc:kms:v2:plugin:xyz",
-		"/registry/configmaps/a": "plain", "/registry/configmaps/b": "plain", "/registry/secrets/c": "k8s:enc:aescbc:v1:old:xyz",
+		"/registry/configmaps/a": "plain", "/registry/configmaps/b": "plain",
+		"/registry/secrets/c": "k8s:enc:aescbc:v1:old:xyz",
 	} {
 		must(t)(f.client.Put(t.Context(), key, value))
 	}
@@ -83,20 +84,23 @@ func TestSaveVerifyRestore(t *testing.T) {
 		Snapshot: f.file, Directory: flags.DataDirectory, Name: flags.Name, PeerURL: "http://127.0.0.1:1", Token: "new",
 		RevisionBump: DefaultRevisionBump,
 	}
-	if err := os.MkdirAll(flags.DataDirectory+".restoring/member", 0o700); err != nil { // of an interrupted restore
+	expectNothing(t, options, f.info.SHA256)
+	if err := os.MkdirAll(flags.DataDirectory+".restoring/member", 0o700); err != nil { // left by an interrupted restore
 		t.Fatal(err)
 	}
-	info, err := Restore(options)
+	options.SHA256 = f.info.SHA256
+	info, err := Restore(t.Context(), options)
 	if err != nil || info.SHA256 != f.info.SHA256 {
 		t.Fatalf("restored %+v, %v", info, err)
 	}
-	if _, err := Restore(options); err == nil || !strings.Contains(err.Error(), "is not empty") {
+	if _, err := Restore(t.Context(), options); err == nil || !strings.Contains(err.Error(), "is not empty") {
 		t.Errorf("second restore: %v", err)
 	}
 	restored := etcdtest.Start(t, flags).Client()
 	list := must(t)(restored.Get(t.Context(), "", clientv3.WithPrefix())).(*clientv3.GetResponse)
 	if list.Count != 5 || list.Header.Revision < f.last+DefaultRevisionBump {
-		t.Errorf("%d keys at revision %d, want 5 at %d or later", list.Count, list.Header.Revision, f.last+DefaultRevisionBump)
+		t.Errorf("%d keys at revision %d, want 5 at %d or later", list.Count, list.Header.Revision,
+			f.last+DefaultRevisionBump)
 	}
 	if list.Header.ClusterId == later.ClusterId || list.Header.MemberId == later.MemberId {
 		t.Errorf("the restored member has the IDs of the former one: %v", list.Header)
@@ -118,6 +122,32 @@ func TestSaveVerifyRestore(t *testing.T) {
 	}
 }
 
+// expectNothing checks that no data directory is written if the SHA-256 is not that of the snapshot, or if the
+// context is canceled at any point of the restore.
+func expectNothing(t *testing.T, options RestoreOptions, sum string) {
+	t.Helper()
+	options.SHA256 = strings.Repeat("0", len(sum))
+	if _, err := Restore(t.Context(), options); err == nil || !strings.Contains(err.Error(), "has the SHA-256 "+sum) {
+		t.Errorf("restored with another SHA-256: %v", err)
+	}
+	options.SHA256 = sum
+	for _, part := range []string{"Verifying", "Writing"} {
+		canceled, cancel := context.WithCancelCause(t.Context())
+		cause := errors.New("canceled while " + part)
+		options.Progress = func(began string) {
+			if strings.HasPrefix(began, part) {
+				cancel(cause)
+			}
+		}
+		if _, err := Restore(canceled, options); !errors.Is(err, cause) {
+			t.Errorf("%s: %v, want %v", part, err, cause)
+		}
+	}
+	if left, err := filepath.Glob(options.Directory + "*"); err != nil || len(left) > 0 {
+		t.Errorf("left files: %q, %v", left, err)
+	}
+}
+
 func TestDamagedSnapshots(t *testing.T) {
 	f := newFixture(t)
 	content, err := os.ReadFile(f.file)
@@ -128,18 +158,19 @@ func TestDamagedSnapshots(t *testing.T) {
 	flipped[len(flipped)/2] ^= 1
 	for name, damaged := range map[string][]byte{
 		"empty": {}, "a flipped bit": flipped, "half": content[:len(content)/2], "no checksum": content[:len(content)-32],
-		"only a checksum": content[len(content)-32:], "another page at the end": append(slices.Clone(content), make([]byte, 512)...),
+		"only a checksum":         content[len(content)-32:],
+		"another page at the end": append(slices.Clone(content), make([]byte, 512)...),
 	} {
 		file := filepath.Join(t.TempDir(), "damaged.db")
 		if err := os.WriteFile(file, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Verify(file); !errors.Is(err, ErrChecksum) {
+		if _, err := Verify(t.Context(), file); !errors.Is(err, ErrChecksum) {
 			t.Errorf("%s: %v, want %v", name, err, ErrChecksum)
 		}
 		directory := filepath.Join(t.TempDir(), "etcd")
 		options := RestoreOptions{Snapshot: file, Directory: directory, Name: "a", PeerURL: "http://127.0.0.1:1", Token: "t"}
-		if _, err := Restore(options); !errors.Is(err, ErrChecksum) {
+		if _, err := Restore(t.Context(), options); !errors.Is(err, ErrChecksum) {
 			t.Errorf("restore of %s: %v, want %v", name, err, ErrChecksum)
 		}
 		if _, err := os.Stat(directory); !errors.Is(err, os.ErrNotExist) {

@@ -32,7 +32,7 @@ func TestProgressIsRight(t *testing.T) {
 	}
 }
 
-// versions is a maintenance client of members with different versions; a member with an empty one is unavailable.
+// versions is a maintenance client of members with different versions. A member with an empty version is unavailable.
 type versions struct {
 	clientv3.Maintenance
 	of    map[string]string
@@ -80,9 +80,8 @@ func TestCheckFeatures(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() { s.CheckFeatures(ctx, clock.NewFakeClock(time.Now()), logr.Discard()); close(ended) }()
-			for members.asked.Load() < 2 || s.SupportsProgress() != test.want {
-				time.Sleep(time.Millisecond) // CheckFeatures does not end while a member is away
-			}
+			// CheckFeatures does not end while a member is unavailable.
+			eventually(t, func() bool { return members.asked.Load() >= 2 && s.SupportsProgress() == test.want })
 			cancel()
 			<-ended
 			if got := s.SupportsProgress(); got != test.want {
@@ -92,7 +91,7 @@ func TestCheckFeatures(t *testing.T) {
 	}
 }
 
-// shim is an etcd without an ID of the cluster and without some features.
+// shim is an etcd whose responses have no ID of the cluster, and which lacks some features.
 type shim struct {
 	clientv3.Maintenance
 	clientv3.Watcher
@@ -158,7 +157,9 @@ func (s *shim) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantRespon
 	return s.Lease.Grant(ctx, ttl)
 }
 
-func (s *shim) Compact(ctx context.Context, revision int64, options ...clientv3.CompactOption) (*clientv3.CompactResponse, error) {
+func (s *shim) Compact(
+	ctx context.Context, revision int64, options ...clientv3.CompactOption,
+) (*clientv3.CompactResponse, error) {
 	if s.lacks["compaction"] {
 		return nil, errLacking
 	}
@@ -168,7 +169,10 @@ func (s *shim) Compact(ctx context.Context, revision int64, options ...clientv3.
 // newShim returns a store on a shim.
 func newShim(t *testing.T, lacks ...string) *Store {
 	client := etcdtest.Remote(t)
-	s := &shim{Maintenance: client.Maintenance, Watcher: client.Watcher, Lease: client.Lease, KV: client.KV, lacks: map[string]bool{}}
+	s := &shim{
+		Maintenance: client.Maintenance, Watcher: client.Watcher, Lease: client.Lease,
+		KV: client.KV, lacks: map[string]bool{},
+	}
 	for _, feature := range lacks {
 		s.lacks[feature] = true
 	}
@@ -207,7 +211,8 @@ func TestFeaturesOfShims(t *testing.T) {
 	}
 }
 
-// TestShimWithoutCompaction: compaction ends instead of failing once per interval.
+// TestShimWithoutCompaction checks that RunCompaction ends if the store cannot compact, instead of failing once per
+// interval.
 func TestShimWithoutCompaction(t *testing.T) {
 	s, log, clock := newShim(t, "compaction"), &strings.Builder{}, clock.NewFakeClock(time.Now())
 	ended := make(chan struct{})
@@ -227,7 +232,7 @@ func TestShimWithoutCompaction(t *testing.T) {
 	}
 }
 
-// linesTo returns a logger whose lines are written to b by one goroutine.
+// linesTo returns a logger whose lines one goroutine writes to b.
 func linesTo(b *strings.Builder) logr.Logger {
 	return funcr.New(func(_, line string) { b.WriteString(line + "\n") }, funcr.Options{})
 }

@@ -14,8 +14,8 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// etcd may confirm a new watch before it sends an older progress notification. A new WatchStream must not take that
-// for its own.
+// etcd may confirm a new watch before it sends an older progress notification. A new WatchStream must not take the
+// revision of that notification for its own.
 func TestProgressOfOtherStreams(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -46,10 +46,11 @@ func TestProgressOfOtherStreams(t *testing.T) {
 	}
 }
 
-// lateProgress delays progress notifications as long as etcd may: until the next watch on their stream is confirmed.
+// lateProgress delays progress notifications as long as etcd may: until the next watch on their gRPC stream is
+// confirmed.
 type lateProgress struct {
 	pb.WatchClient
-	held chan struct{} // capacity 1: a notification is delayed
+	held chan struct{} // capacity 1; has a value if a notification is delayed
 }
 
 // await returns once a progress notification is delayed. etcd sends none before the watch is synchronized.
@@ -75,7 +76,7 @@ func (l *lateProgress) Watch(ctx context.Context, options ...grpc.CallOption) (p
 type lateStream struct {
 	pb.Watch_WatchClient
 	held      chan struct{}
-	answer    *pb.WatchResponse // waits
+	answer    *pb.WatchResponse // the delayed notification
 	announced bool
 }
 
@@ -98,7 +99,7 @@ func (l *lateStream) Recv() (*pb.WatchResponse, error) {
 	}
 }
 
-// The gRPC stream of a WatchStream ends with it, and a late progress request opens no other.
+// The gRPC stream of a WatchStream ends with the WatchStream, and a late progress request opens no other gRPC stream.
 func TestClosedStreamsLeakNothing(t *testing.T) { eachClient(t, testClosedStreamsLeakNothing) }
 
 func testClosedStreamsLeakNothing(t *testing.T, client *clientv3.Client) {

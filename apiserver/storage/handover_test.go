@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/raft/v3"
 	"google.golang.org/grpc/codes"
@@ -21,10 +22,27 @@ import (
 type transactions struct {
 	clientv3.KV
 	commit func(context.Context, clientv3.Txn) (*clientv3.TxnResponse, error)
+	put    func() error // if not nil, its errors refuse the other writes
+}
+
+func (s *transactions) Put(
+	ctx context.Context, key, value string, options ...clientv3.OpOption,
+) (*clientv3.PutResponse, error) {
+	if s.put != nil {
+		if err := s.put(); err != nil {
+			return nil, err
+		}
+	}
+	return s.KV.Put(ctx, key, value, options...)
 }
 
 func (s *transactions) Txn(ctx context.Context) clientv3.Txn {
-	return &transaction{Txn: s.KV.Txn(ctx), send: func(t clientv3.Txn) (*clientv3.TxnResponse, error) { return s.commit(ctx, t) }}
+	// A transaction that the client gives up may have been sent, and take effect.
+	return &transaction{
+		Txn: s.KV.Txn(context.WithoutCancel(ctx)), send: func(t clientv3.Txn) (*clientv3.TxnResponse, error) {
+			return s.commit(ctx, t)
+		},
+	}
 }
 
 type transaction struct {
@@ -52,12 +70,13 @@ func (t *transaction) Commit() (*clientv3.TxnResponse, error) { return t.send(t.
 func TestDroppedWritesAreRepeated(t *testing.T) {
 	client := etcdtest.Client(t)
 	drops := 3
-	client.KV = &transactions{KV: client.KV, commit: func(_ context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
-		if drops--; drops >= 0 {
-			return nil, status.Error(codes.Unknown, raft.ErrProposalDropped.Error())
-		}
-		return txn.Commit()
-	}}
+	client.KV = &transactions{KV: client.KV,
+		commit: func(_ context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+			if drops--; drops >= 0 {
+				return nil, status.Error(codes.Unknown, raft.ErrProposalDropped.Error())
+			}
+			return txn.Commit()
+		}}
 	store := storage.New(client, "/registry")
 	revision, err := store.Create(t.Context(), "pods/a", []byte("1"), 0)
 	if err != nil {
@@ -123,35 +142,258 @@ func TestLostWritesAreRepeated(t *testing.T) {
 	}
 }
 
+// TestLostCreations checks that the first attempt of a creation that was sent twice has no effect after the object
+// was deleted, however late the attempt arrives, and that a creation whose barrier another replica has raised is sent
+// again.
+func TestLostCreations(t *testing.T) {
+	deleted, applied := make(chan struct{}), make(chan error, 1)
+	h := newHandover(t, func(ctx context.Context, txn clientv3.Txn, _ <-chan struct{}) (*clientv3.TxnResponse, error) {
+		go func() {
+			<-deleted
+			_, err := txn.Commit()
+			applied <- err
+		}()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	h.begin(t.Context())
+	revision, err := h.store.Create(t.Context(), "pods/a", []byte("1"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.store.Delete(t.Context(), "pods/a", revision); err != nil {
+		t.Fatal(err)
+	}
+	close(deleted)
+	if err := <-applied; err != nil {
+		t.Fatal(err)
+	}
+	if value, err := h.store.Get(t.Context(), "pods/a"); !errors.Is(err, storage.ErrNotFound) {
+		t.Errorf("the deleted object is there again: %q, %v", value.Data, err)
+	}
+	if _, err := h.store.Create(t.Context(), "pods/a", []byte("2"), 0); err != nil {
+		t.Error(err)
+	}
+	if _, err := h.store.Create(t.Context(), "pods/a", []byte("3"), 0); !errors.Is(err, storage.ErrExists) {
+		t.Errorf("got %v, want ErrExists", err)
+	}
+	if _, err := h.client.Put(t.Context(), "quorate.dev/handover", ""); err != nil { // by another replica
+		t.Fatal(err)
+	}
+	if _, err := h.store.Create(t.Context(), "pods/b", []byte("1"), 0); err != nil {
+		t.Errorf("after another replica has raised the barrier: %v", err)
+	}
+}
+
+// TestUncertainRepetitions loses the response of the second attempt, while the first one has no effect. The outcome
+// is unknown, whatever the response of the first attempt and the current value are.
+func TestUncertainRepetitions(t *testing.T) {
+	late := func(_ context.Context, txn clientv3.Txn, repeated <-chan struct{}) (*clientv3.TxnResponse, error) {
+		<-repeated
+		return txn.Commit()
+	}
+	refused := func(_ context.Context, _ clientv3.Txn, repeated <-chan struct{}) (*clientv3.TxnResponse, error) {
+		<-repeated
+		return nil, rpctypes.ErrNoSpace
+	}
+	for name, c := range map[string]struct {
+		first  func(context.Context, clientv3.Txn, <-chan struct{}) (*clientv3.TxnResponse, error)
+		update bool
+	}{
+		"an outdated creation": {first: late},
+		"a refused creation":   {first: refused},
+		"a conflict":           {first: late, update: true},
+		"a refused update":     {first: refused, update: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHandover(t, c.first)
+			h.second = func(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+				if _, err := txn.Commit(); err != nil {
+					t.Error(err)
+				}
+				return nil, rpctypes.ErrTimeout
+			}
+			write := func() (int64, error) { return h.store.Create(t.Context(), "pods/a", []byte("2"), 0) }
+			if c.update {
+				revision, err := h.store.Create(t.Context(), "pods/a", []byte("1"), 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				write = func() (int64, error) { return h.store.Update(t.Context(), "pods/a", revision, []byte("2"), 0) }
+			}
+			h.begin(t.Context())
+			if _, err := write(); !errors.Is(err, storage.ErrUncertain) {
+				t.Errorf("got %v, want ErrUncertain", err)
+			}
+			if value, err := h.store.Get(t.Context(), "pods/a"); err != nil || string(value.Data) != "2" {
+				t.Errorf("%q is stored, want 2: %v", value.Data, err)
+			}
+		})
+	}
+}
+
+// TestDroppedFirstAttempts lets raft drop the first attempt of a creation while the second one waits for its
+// response. The first one is sent again, and has no effect after the object was deleted.
+func TestDroppedFirstAttempts(t *testing.T) {
+	second, third, deleted := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	applied := make(chan error, 1)
+	h := newHandover(t, func(context.Context, clientv3.Txn, <-chan struct{}) (*clientv3.TxnResponse, error) {
+		<-second
+		return nil, status.Error(codes.Unknown, raft.ErrProposalDropped.Error())
+	})
+	h.second = func(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+		close(second)
+		<-third
+		return txn.Commit()
+	}
+	h.third = func(ctx context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+		close(third)
+		go func() {
+			<-deleted
+			_, err := txn.Commit()
+			applied <- err
+		}()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	h.begin(t.Context())
+	revision, err := h.store.Create(t.Context(), "pods/a", []byte("1"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.store.Delete(t.Context(), "pods/a", revision); err != nil {
+		t.Fatal(err)
+	}
+	close(deleted)
+	if err := <-applied; err != nil {
+		t.Fatal(err)
+	}
+	if value, err := h.store.Get(t.Context(), "pods/a"); !errors.Is(err, storage.ErrNotFound) {
+		t.Errorf("the deleted object is there again: %q, %v", value.Data, err)
+	}
+}
+
+// TestSlowCreations has a creation whose first attempt succeeds and is answered while the second one is delayed. The
+// creation succeeds if the barrier can be raised again, and is uncertain otherwise.
+func TestSlowCreations(t *testing.T) {
+	dropped := status.Error(codes.Unknown, raft.ErrProposalDropped.Error())
+	for name, c := range map[string]struct {
+		refusal  error
+		refusals int // number of attempts to raise the barrier again that fail
+		want     error
+	}{
+		"accepted":        {},
+		"dropped":         {refusal: dropped, refusals: 2},
+		"a full database": {refusal: rpctypes.ErrNoSpace, refusals: 1 << 20, want: storage.ErrUncertain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			first, second, deleted := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			applied := make(chan error, 1)
+			h := newHandover(t, func(_ context.Context, txn clientv3.Txn, _ <-chan struct{}) (*clientv3.TxnResponse, error) {
+				response, err := txn.Commit()
+				close(first)
+				<-second
+				return response, err
+			})
+			h.second = func(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+				close(second)
+				<-deleted
+				response, err := txn.Commit()
+				applied <- err
+				return response, err
+			}
+			refused := 0
+			h.put = func() error {
+				<-first // the first attempt has been applied
+				select {
+				case <-second:
+				default:
+					return nil // raised before the second attempt
+				}
+				if refused == c.refusals {
+					return nil
+				}
+				if refused++; refused > 3 {
+					cancel()
+				}
+				return c.refusal
+			}
+			h.begin(t.Context())
+			revision, err := h.store.Create(ctx, "pods/a", []byte("1"), 0)
+			if !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+			if err == nil {
+				if _, err := h.store.Delete(t.Context(), "pods/a", revision); err != nil {
+					t.Error(err)
+				}
+			}
+			close(deleted)
+			if err := <-applied; err != nil {
+				t.Error(err)
+			}
+			if value, getErr := h.store.Get(t.Context(), "pods/a"); err == nil && !errors.Is(getErr, storage.ErrNotFound) {
+				t.Errorf("the deleted object is there again: %q, %v", value.Data, getErr)
+			}
+		})
+	}
+}
+
 // handover is a store whose leader changes during a write.
 type handover struct {
 	store    *storage.Store
+	client   *clientv3.Client
 	clock    *testclock.FakeClock
-	changes  chan chan struct{} // each is the channel of the next change
+	changes  chan chan struct{} // each value is closed at the next change of the leader
 	begun    chan struct{}      // the first transaction has been sent
-	repeated chan struct{}      // the second one has been answered
+	repeated chan struct{}      // closed when the second transaction has been answered
 	during   bool
+	// second commits the second transaction, unless it is nil.
+	second func(clientv3.Txn) (*clientv3.TxnResponse, error)
+	// put, unless it is nil, is called before the barrier is raised; its error prevents that.
+	put   func() error
+	third func(context.Context, clientv3.Txn) (*clientv3.TxnResponse, error) // commits the third one, if not nil
 }
 
-func newHandover(t *testing.T, first func(context.Context, clientv3.Txn, <-chan struct{}) (*clientv3.TxnResponse, error)) *handover {
+func newHandover(
+	t *testing.T, first func(context.Context, clientv3.Txn, <-chan struct{}) (*clientv3.TxnResponse, error),
+) *handover {
 	t.Helper()
 	client := etcdtest.Client(t)
 	h := &handover{
-		clock: testclock.NewFakeClock(time.Now()), changes: make(chan chan struct{}),
+		client: client, clock: testclock.NewFakeClock(time.Now()), changes: make(chan chan struct{}),
 		begun: make(chan struct{}), repeated: make(chan struct{}),
 	}
 	sent := 0
-	client.KV = &transactions{KV: client.KV, commit: func(ctx context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
-		if !h.during {
+	put := func() error {
+		if h.put == nil {
+			return nil
+		}
+		return h.put()
+	}
+	client.KV = &transactions{KV: client.KV, put: put,
+		commit: func(ctx context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+			if !h.during {
+				return txn.Commit()
+			}
+			switch sent++; sent {
+			case 1:
+				close(h.begun)
+				return first(ctx, txn, h.repeated)
+			case 2:
+				defer close(h.repeated)
+				if h.second != nil {
+					return h.second(txn)
+				}
+			case 3:
+				if h.third != nil {
+					return h.third(ctx, txn)
+				}
+			}
 			return txn.Commit()
-		}
-		if sent++; sent == 1 {
-			close(h.begun)
-			return first(ctx, txn, h.repeated)
-		}
-		defer close(h.repeated)
-		return txn.Commit()
-	}}
+		}}
 	h.store = storage.New(client, "/registry")
 	go h.store.RepeatLostWrites(t.Context(), func() <-chan struct{} {
 		next := make(chan struct{})

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/wait"
 	testclock "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/etcd/etcdtest"
@@ -22,7 +23,7 @@ import (
 
 func TestLeaseFits(t *testing.T) {
 	granted := time.Unix(1000, 0)
-	l := lease{expires: granted.Add((3600 + 60) * time.Second)} // for an hour, reused for 60 s
+	l := lease{expires: granted.Add((3600 + 60) * time.Second)} // of an object with a TTL of an hour, reused for 60 s
 	for _, test := range []struct {
 		name  string
 		after time.Duration
@@ -87,7 +88,7 @@ func TestLeasesAreShared(t *testing.T) {
 	}
 }
 
-// Callers share a read, but only one that is sent after their call.
+// Callers share a read of the revision that is sent after all of their calls.
 func TestRevisionIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := make(chan int64)
@@ -104,7 +105,7 @@ func TestRevisionIsShared(t *testing.T) {
 			synctest.Wait()
 		}
 		call(0)
-		call(1) // while the read of the first is in flight
+		call(1) // while the read of the first call is in flight
 		call(2)
 		answers <- 7
 		synctest.Wait()
@@ -197,7 +198,7 @@ func TestCompactionRounds(t *testing.T) {
 		return revision
 	}
 	mine := step(s, round{})       // claims the first round, compacts nothing
-	theirs := step(other, round{}) // observes it
+	theirs := step(other, round{}) // observes the claim
 	if mine.version != 1 || theirs.version != 1 || compacted() != 0 {
 		t.Fatalf("first round: %+v, %+v, compacted %d", mine, theirs, compacted())
 	}
@@ -220,6 +221,19 @@ func TestCompactionRounds(t *testing.T) {
 	}
 }
 
+// eventually waits until a condition holds, for which there is no notification.
+func eventually(t *testing.T, holds func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(
+		context.Context,
+	) (bool, error) {
+		return holds(), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestRunCompaction(t *testing.T) {
 	client := etcdtest.Client(t)
 	s := New(client, "/registry")
@@ -228,9 +242,7 @@ func TestRunCompaction(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { s.RunCompaction(ctx, time.Minute, nil, clock, logr.Discard()); close(ended) }()
 	watch := client.Watch(ctx, compactionKey, clientv3.WithRev(1))
-	for !clock.HasWaiters() {
-		time.Sleep(time.Millisecond) // the fake clock does not report waiters
-	}
+	eventually(t, clock.HasWaiters)
 	for round := range 2 {
 		clock.Step(time.Minute)
 		if got := <-watch; got.Events[0].Kv.Version != int64(round+1) {

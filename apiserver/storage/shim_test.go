@@ -10,11 +10,11 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// TestCreationByShim creates with a server whose responses have neither an ID of a cluster nor the revision of the write,
-// as kine's to the creation of a key that existed before.
+// TestCreationByShim creates paths with a server whose responses have neither an ID of the cluster nor the revision
+// of the write, like kine's response to the creation of a key that existed before.
 func TestCreationByShim(t *testing.T) {
 	for name, c := range map[string]struct {
-		lag  int64 // of the revision in the response
+		lag  int64 // difference between the revision in the response and that of the write
 		then func(context.Context, clientv3.KV) error
 	}{
 		"behind": {lag: 1},
@@ -32,18 +32,19 @@ func TestCreationByShim(t *testing.T) {
 			client := etcdtest.Client(t)
 			etcd := client.KV
 			var want int64
-			client.KV = &transactions{KV: client.KV, commit: func(ctx context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
-				response, err := txn.Commit()
-				if err != nil {
-					return nil, err
-				}
-				want = response.Header.Revision
-				response.Header.ClusterId, response.Header.Revision = 0, want-c.lag
-				if c.then != nil {
-					err = c.then(ctx, etcd)
-				}
-				return response, err
-			}}
+			client.KV = &transactions{KV: client.KV,
+				commit: func(ctx context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+					response, err := txn.Commit()
+					if err != nil {
+						return nil, err
+					}
+					want = response.Header.Revision
+					response.Header.ClusterId, response.Header.Revision = 0, want-c.lag
+					if c.then != nil {
+						err = c.then(ctx, etcd)
+					}
+					return response, err
+				}}
 			for range 3 { // earlier revisions
 				if _, err := etcd.Put(t.Context(), "/registry/pods/other", "1"); err != nil {
 					t.Fatal(err)

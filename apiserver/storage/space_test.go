@@ -85,7 +85,8 @@ func full(t *testing.T) (*Store, *clientv3.Client) {
 	return nil, nil
 }
 
-// Compaction works while etcd refuses to write the compaction key. Without it, deletions would not free space.
+// Compaction works while etcd refuses to write the compaction key for lack of space. Without it, deletions would not
+// free space.
 func TestCompactionWithoutSpace(t *testing.T) {
 	s, client := full(t)
 	if _, err := s.Create(t.Context(), "events/a", []byte("x"), time.Hour); !errors.Is(err, ErrNoSpace) {
@@ -177,7 +178,7 @@ func TestPollSpace(t *testing.T) {
 	<-ended
 }
 
-// RunCompaction checks the soft quota at its own interval.
+// RunCompaction checks the soft quota at its own, shorter interval.
 func TestRunCompactionWhileFull(t *testing.T) {
 	client := etcdtest.Client(t)
 	s := New(client, "/registry")
@@ -197,9 +198,7 @@ func TestRunCompactionWhileFull(t *testing.T) {
 	ended := make(chan struct{})
 	clock := testclock.NewFakeClock(time.Unix(0, 0))
 	go func() { s.RunCompaction(ctx, time.Hour, quota, clock, logr.Discard()); close(ended) }()
-	for !clock.HasWaiters() {
-		time.Sleep(time.Millisecond) // the fake clock does not notify
-	}
+	eventually(t, clock.HasWaiters)
 	for ; !errors.Is(err, ErrCompacted); _, err = s.List(t.Context(), "pods/", ListOptions{Revision: revision}) {
 		if _, err := s.Create(t.Context(), fmt.Sprint("pods/", clock.Now().Unix()), []byte("x"), 0); err != nil {
 			t.Fatal(err)

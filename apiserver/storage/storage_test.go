@@ -16,7 +16,7 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// eachClient runs a test with a client in the process of a fresh etcd, and with one that connects to another.
+// eachClient runs a test with the in-process client of an etcd, and with a client that connects to another etcd.
 func eachClient(t *testing.T, test func(*testing.T, *clientv3.Client)) {
 	t.Run("local", func(t *testing.T) { test(t, etcdtest.Client(t)) })
 	t.Run("remote", func(t *testing.T) { test(t, etcdtest.Remote(t)) })
@@ -44,7 +44,8 @@ func testWritesAreConditional(t *testing.T, client *clientv3.Client) {
 	updated := must[int64](t)(s.Update(ctx, "pods/default/a", created, []byte("two"), 0))
 	var conflict *storage.ConflictError
 	_, err := s.Update(ctx, "pods/default/a", created, []byte("three"), 0)
-	if !errors.As(err, &conflict) || !conflict.Found || string(conflict.Current.Data) != "two" || conflict.Current.Revision != updated {
+	if !errors.As(err, &conflict) || !conflict.Found || string(conflict.Current.Data) != "two" ||
+		conflict.Current.Revision != updated {
 		t.Errorf("updating from an old revision: %v, %+v", err, conflict)
 	}
 	if _, err := s.Delete(ctx, "pods/default/a", created); !errors.As(err, &conflict) {
@@ -92,7 +93,9 @@ func testListPages(t *testing.T, client *clientv3.Client) {
 	if got := must[*clientv3.GetResponse](t)(client.Get(ctx, "/registry/pods/ns/0")); len(got.Kvs) != 1 {
 		t.Error("the key is not where kube-apiserver looks for it")
 	}
-	if _, err := s.List(ctx, "pods/", storage.ListOptions{Revision: now.Revision + 100}); !errors.Is(err, storage.ErrFuture) {
+	if _, err := s.List(
+		ctx, "pods/", storage.ListOptions{Revision: now.Revision + 100},
+	); !errors.Is(err, storage.ErrFuture) {
 		t.Errorf("in the future: %v", err)
 	}
 	if err := s.Compact(ctx, now.Revision); err != nil {
@@ -110,7 +113,7 @@ func testListPages(t *testing.T, client *clientv3.Client) {
 	}
 }
 
-// next collects events until there are as many as wanted.
+// next collects events until it has as many as wanted.
 func next(t *testing.T, feed *storage.WatchStream, want int) []storage.Event {
 	t.Helper()
 	var events []storage.Event
@@ -124,9 +127,9 @@ func next(t *testing.T, feed *storage.WatchStream, want int) []storage.Event {
 	return events
 }
 
-func TestFeed(t *testing.T) { eachClient(t, testFeed) }
+func TestWatchOrder(t *testing.T) { eachClient(t, testWatchOrder) }
 
-func testFeed(t *testing.T, client *clientv3.Client) {
+func testWatchOrder(t *testing.T, client *clientv3.Client) {
 	ctx := t.Context()
 	s := storage.New(client, "/registry")
 	start := must[int64](t)(s.Revision(ctx))
@@ -151,7 +154,7 @@ func testFeed(t *testing.T, client *clientv3.Client) {
 
 	outside := must[*clientv3.PutResponse](t)(client.Put(ctx, "elsewhere", "")).Header.Revision
 	batch := storage.Batch{}
-	for batch.Revision < outside { // a request is not answered while etcd has not synchronized the watch
+	for batch.Revision < outside { // etcd answers no request before it has synchronized the watch
 		if err := feed.RequestProgress(); err != nil {
 			t.Fatal(err)
 		}
@@ -236,13 +239,15 @@ func testFollowCompaction(t *testing.T, client *clientv3.Client) {
 	<-ended
 }
 
-// changingLeader fails one read as etcd does when the leader changes.
+// changingLeader fails one read with the error of a change of the leader.
 type changingLeader struct {
 	clientv3.KV
 	fails bool
 }
 
-func (c *changingLeader) Get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+func (c *changingLeader) Get(
+	ctx context.Context, key string, options ...clientv3.OpOption,
+) (*clientv3.GetResponse, error) {
 	if c.fails {
 		c.fails = false
 		return nil, rpctypes.ErrGRPCLeaderChanged
@@ -283,7 +288,7 @@ func TestReadsEndWithTheirContextDuringALeaderChange(t *testing.T) {
 	}
 }
 
-// leaderless fails all reads as etcd does when the leader changes.
+// leaderless fails all reads with the error of a change of the leader.
 type leaderless struct {
 	clientv3.KV
 	read func() // called by each read
@@ -299,16 +304,18 @@ func TestDeleteUnreadable(t *testing.T) {
 	s := storage.New(client, "/registry")
 	must[int64](t)(s.Create(ctx, "pods/a", []byte("nonsense"), 0))
 	changes := 3
-	client.KV = &transactions{KV: client.KV, commit: func(ctx context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
-		if changes--; changes >= 0 { // between the read and the deletion
-			must[*clientv3.PutResponse](t)(client.Put(ctx, "/registry/pods/a", "other nonsense"))
-		}
-		return txn.Commit()
-	}}
+	client.KV = &transactions{KV: client.KV,
+		commit: func(ctx context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+			if changes--; changes >= 0 { // between the read and the deletion
+				must[*clientv3.PutResponse](t)(client.Put(ctx, "/registry/pods/a", "other nonsense"))
+			}
+			return txn.Commit()
+		}}
 	if err := s.DeleteUnreadable(ctx, "pods/a"); err != nil || changes >= 0 {
 		t.Errorf("after %d changes: %v", 3-changes, err)
 	}
-	if err := s.DeleteUnreadable(ctx, "pods/a"); !errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrUnavailable) {
+	if err := s.DeleteUnreadable(ctx, "pods/a"); !errors.Is(err, storage.ErrNotFound) ||
+		errors.Is(err, storage.ErrUnavailable) {
 		t.Errorf("again: %v", err)
 	}
 }

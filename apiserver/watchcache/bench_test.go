@@ -26,7 +26,8 @@ func filled(tb testing.TB, count, size int) *Cache {
 	for i := range count {
 		data := make([]byte, size)
 		copy(data, fmt.Sprintf("app-%d;", i%50))
-		entry := c.newEntry(fmt.Sprintf("pods/namespace-%d/application-deployment-%d", i%100, i), data, int64(i+1), int64(i+1))
+		entry := c.newEntry(fmt.Sprintf("pods/namespace-%d/application-deployment-%d", i%100, i), data,
+			int64(i+1), int64(i+1))
 		entry.holders++
 		c.tree.ReplaceOrInsert(item{path: entry.path, entry: entry})
 	}
@@ -75,7 +76,7 @@ func BenchmarkFanOut(b *testing.B) {
 	}
 }
 
-// BenchmarkFanOutBesideNarrow adds 10,000 watchers of other namespaces to the 50.
+// BenchmarkFanOutBesideNarrow adds 10,000 watchers of other namespaces to the 50 of BenchmarkFanOut.
 func BenchmarkFanOutBesideNarrow(b *testing.B) {
 	c := filled(b, 5000, 2000)
 	for i := range 10_000 {
@@ -134,7 +135,7 @@ func BenchmarkLatest(b *testing.B) {
 	})
 }
 
-// TestEntryOverhead bounds the memory that the cache takes for an object beside its stored bytes.
+// TestEntryOverhead bounds the memory that the cache takes for an object in addition to its stored bytes.
 func TestEntryOverhead(t *testing.T) {
 	const count, size, most = 20_000, 1024, 400
 	before := heap()

@@ -36,7 +36,8 @@ func TestDifference(t *testing.T) {
 				t.Errorf("%d %s: got %v, want %v", i, name, found, c.want)
 			}
 		}
-		added := append(append(append([]storage.Value{}, all[:i]...), storage.Value{Path: v.Path[:len(v.Path)-1], Revision: 9}), all[i:]...)
+		added := append(append(append([]storage.Value{}, all[:i]...),
+			storage.Value{Path: v.Path[:len(v.Path)-1], Revision: 9}), all[i:]...)
 		if found := c.now().difference("pods/", "", added, false); found == nil || found.store != 9 || found.cached != 0 {
 			t.Errorf("%d: an object that the cache lacks: %v", i, found)
 		}

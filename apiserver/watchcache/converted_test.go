@@ -18,10 +18,10 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// remoteCodec converts stored names to objects when it is released.
+// remoteCodec is a conversion webhook that answers when release is closed: it converts a stored name to an object.
 type remoteCodec struct {
 	resource.Codec
-	release chan struct{} // closed: calls do not wait
+	release chan struct{}
 	calls   []string
 }
 
@@ -48,7 +48,7 @@ func (c *remoteCodec) LoadAll(_ context.Context, stored [][]byte) (objects []run
 	return objects, nil
 }
 
-// remoteCache returns a cache without a store, and a resource of it that a webhook converts.
+// remoteCache returns a cache without a store, and its resource, whose objects a webhook converts.
 func remoteCache(codec *remoteCodec) (*Cache, resource.Match) {
 	caches := New(&storage.Store{}, Options{})
 	m := resource.Match{
@@ -72,7 +72,7 @@ func (c *Cache) remoteEntries(names ...string) []*Entry {
 	return entries
 }
 
-// TestConvertSkipsNoOthers has a reader wait for an object in a call that fails because of another object.
+// TestConvertSkipsNoOthers lets a reader wait for an object in a call that fails because of another object.
 func TestConvertSkipsNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		codec := &remoteCodec{release: make(chan struct{})}
@@ -105,7 +105,7 @@ func TestConvertSkipsNoOthers(t *testing.T) {
 	})
 }
 
-// TestConvertEndsWithTheContext abandons the wait of one reader. Another gets the result of the call.
+// TestConvertEndsWithTheContext ends the wait of one reader. Another reader gets the result of the call.
 func TestConvertEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		codec := &remoteCodec{release: make(chan struct{})}
@@ -128,7 +128,7 @@ func TestConvertEndsWithTheContext(t *testing.T) {
 	})
 }
 
-// TestConvertInBatches bounds the objects of a call.
+// TestConvertInBatches checks the maximum number of objects of a call.
 func TestConvertInBatches(t *testing.T) {
 	codec := &remoteCodec{release: make(chan struct{})}
 	close(codec.release)
@@ -149,7 +149,8 @@ func TestConvertInBatches(t *testing.T) {
 	}
 }
 
-// TestConvertedStates keeps what was converted for the deletion of the object, and for entries outside the cache.
+// TestConvertedStates checks that converted items are used again for the deletion of the object, and kept for entries
+// outside the cache.
 func TestConvertedStates(t *testing.T) {
 	codec := &remoteCodec{release: make(chan struct{})}
 	close(codec.release)
@@ -165,7 +166,8 @@ func TestConvertedStates(t *testing.T) {
 			for _, shape := range []encoding.Shape{encoding.Whole, encoding.Metadata} {
 				format := encoding.Format{Resource: m, Shape: shape}
 				item, err := e.Encoded(t.Context(), format)
-				if want := fmt.Sprintf(`"resourceVersion":"%d"`, e.revision); err != nil || !strings.Contains(string(item.Bytes()), want) {
+				if want := fmt.Sprintf(`"resourceVersion":"%d"`, e.revision); err != nil ||
+					!strings.Contains(string(item.Bytes()), want) {
 					t.Errorf("%s: %s, %v", e.Name(), item.Bytes(), err)
 				}
 			}

@@ -58,7 +58,7 @@ func TestBudgetEvictsUnusedEncodings(t *testing.T) {
 	data := string(make([]byte, 100))
 	for i := range owners {
 		owners[i].get(b, format, text(data))
-		owners[0].get(b, format, text(data)) // used all the time
+		owners[0].get(b, format, text(data)) // owners[0] is used all the time
 		if bytes, count := b.usage(); bytes > b.limit || bytes != int64(count*one) {
 			t.Fatalf("%d encodings take %d bytes", count, bytes)
 		}
@@ -89,7 +89,7 @@ func TestRetiredKeepsNothing(t *testing.T) {
 	}
 }
 
-// TestNothingLeaksWhenEntriesAreReplaced writes one object so often that all its earlier states have left the ring.
+// TestNothingLeaksWhenEntriesAreReplaced writes one object so often that all earlier states have left the ring.
 func TestNothingLeaksWhenEntriesAreReplaced(t *testing.T) {
 	w := newWorld(t, Options{RingBytes: 1})
 	pods := w.cache("pods")
@@ -132,11 +132,11 @@ func TestOffer(t *testing.T) {
 	check("pods/a/1")
 
 	w.create("pods/a/2", "x;")
-	pods.Offer("pods/a/2", w.latest(pods).Revision()+1, format, []byte("pods/a/2")) // it has not
+	pods.Offer("pods/a/2", w.latest(pods).Revision()+1, format, []byte("pods/a/2")) // the event has not arrived
 	w.update("pods/a/2", "y;")
 	check("pods/a/2")
 
-	pods.Offer("pods/a/2", w.latest(pods).Revision()+1, format, []byte("never")) // it never will
+	pods.Offer("pods/a/2", w.latest(pods).Revision()+1, format, []byte("never")) // the event will never arrive
 	w.create("pods/a/3", "x;")
 	w.latest(pods)
 	pods.sweep(w.caches.clock.Now())

@@ -15,7 +15,8 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// TestExactStates compares the state at every revision with what was written. Revisions before the ring expire.
+// TestExactStates compares the state at every revision with the objects written up to it. Revisions before the ring
+// expire.
 func TestExactStates(t *testing.T) {
 	const steps = 400
 	w := newWorld(t, Options{RingBytes: 200 * (recordOverhead + 8)})
@@ -81,7 +82,7 @@ func written(objects map[string]string) string {
 	return strings.Join(lines, " ")
 }
 
-// TestExactStateIsMadeOnce has many concurrent readers of one past state, which they share.
+// TestExactStateIsMadeOnce has many concurrent readers of one past state, which share one Snapshot.
 func TestExactStateIsMadeOnce(t *testing.T) {
 	w := newWorld(t, Options{})
 	pods := w.cache("pods")
@@ -147,7 +148,8 @@ func TestExactStateAcrossAGap(t *testing.T) {
 			t.Errorf("revision %d: got %v, %v", revision, snapshot, err)
 		}
 	}
-	if snapshot, err := pods.Exact(t.Context(), last.Revision()); err != nil || contents(snapshot, "pods/") != "pods/a/1@z;" {
+	if snapshot, err := pods.Exact(t.Context(), last.Revision()); err != nil ||
+		contents(snapshot, "pods/") != "pods/a/1@z;" {
 		t.Errorf("now: %v, %v", snapshot, err)
 	}
 }
@@ -192,7 +194,7 @@ func TestRetainedHoldsLittle(t *testing.T) {
 	}
 }
 
-// TestExactStopsWithItsCaller stops when the context ends.
+// TestExactStopsWithItsCaller checks that Exact returns when its context ends.
 func TestExactStopsWithItsCaller(t *testing.T) {
 	w := newWorld(t, Options{})
 	pods := w.cache("pods")
@@ -210,7 +212,7 @@ func TestExactStopsWithItsCaller(t *testing.T) {
 	}
 }
 
-// TestExactStatesWhileThereAreWrites compares past states with those of the store during writes.
+// TestExactStatesWhileThereAreWrites compares past states of the cache with past states of the store during writes.
 func TestExactStatesWhileThereAreWrites(t *testing.T) {
 	const readers, reads, objects = 4, 25, 30
 	w := newWorld(t, Options{})

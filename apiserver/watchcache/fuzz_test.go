@@ -17,7 +17,7 @@ import (
 
 // change is a write to the modelled store.
 type change struct {
-	path, before, after string // objects; "": none
+	path, before, after string // the object before and after the write; "": none
 	revision            int64
 }
 
@@ -56,17 +56,17 @@ type fuzzWorld struct {
 	caches   *Caches
 	cache    *Cache
 	objects  map[string]string
-	written  map[string]int64 // revision of each object
-	made     map[string]int64 // revision that created it
+	written  map[string]int64 // revision of each present object
+	made     map[string]int64 // revision that created each present object
 	changes  []change
 	revision int64
 	watchers []*fuzzWatcher
-	filled   int // changes before the cache was filled
+	filled   int // number of changes before the cache was filled
 }
 
 type fuzzWatcher struct {
 	*Watcher
-	seen int // changes
+	seen int // number of changes up to the watcher's position
 	over bool
 }
 
@@ -91,7 +91,7 @@ func (w *fuzzWorld) write(choice byte) storage.Event {
 	return event
 }
 
-// fill loads the cache with what is stored.
+// fill fills the cache with the present objects of the model.
 func (w *fuzzWorld) fill() {
 	epoch, _ := w.cache.begin()
 	var entries []*Entry
@@ -131,7 +131,7 @@ func (w *fuzzWorld) watch(choice byte) {
 	w.watchers = append(w.watchers, &fuzzWatcher{Watcher: watcher, seen: seen})
 }
 
-// mayExpire reports whether the cache does not hold all changes after the first ones.
+// mayExpire reports whether the ring lacks a change in a scope that follows the given number of first changes.
 func (w *fuzzWorld) mayExpire(seen int, scope Scope) bool {
 	for _, c := range w.changes[seen:] {
 		if c.revision <= w.cache.ring.floor && c.concerns(scope) {
@@ -182,7 +182,8 @@ func (w *fuzzWorld) drain(watcher *fuzzWatcher, history []storage.Event) {
 	}
 }
 
-// extend is Watcher.positionInHistory without a store. It reports whether the watcher has a position.
+// extend does the same as Watcher.positionInHistory, with history from the model. It reports whether the watcher has
+// a position.
 func (w *fuzzWorld) extend(watcher *fuzzWatcher, history []storage.Event) bool {
 	w.cache.mu.Lock()
 	defer w.cache.mu.Unlock()
@@ -202,7 +203,7 @@ func (w *fuzzWorld) extend(watcher *fuzzWatcher, history []storage.Event) bool {
 	return true
 }
 
-// FuzzHistory fills a cache with a small ring in the middle of a history. Watchers start before and after that.
+// FuzzHistory fills a cache with a small ring in the middle of a history. Watchers start before and after that point.
 func FuzzHistory(f *testing.F) {
 	f.Add([]byte{0})
 	f.Add([]byte("\x00abcdefghi\xf0\xe0"))            // a watcher from the change before the last
@@ -214,12 +215,12 @@ func FuzzHistory(f *testing.F) {
 		if len(input) == 0 || len(input) > 1000 {
 			return
 		}
-		store := storage.New(clientv3.NewCtxClient(t.Context()), "/registry") // is never called
+		store := storage.New(clientv3.NewCtxClient(t.Context()), "/registry") // never called
 		w := &fuzzWorld{T: t, clock: testclock.NewFakeClock(time.Now()), objects: map[string]string{},
 			written: map[string]int64{}, made: map[string]int64{}, revision: 1}
 		w.caches = New(store, Options{Clock: w.clock, Logger: logr.Discard(), RingBytes: 5 << 10})
 		w.cache = w.caches.For("pods", func() (Extract, bool) { return extract(), true })
-		w.cache.start.Do(func() {}) // it is filled here
+		w.cache.start.Do(func() {}) // the fuzz target fills the cache itself
 		before := min(int(input[0]%32), len(input)-1)
 		var history []storage.Event
 		for _, choice := range input[1 : 1+before] {

@@ -23,7 +23,7 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// world is a real etcd, a store in it and caches of it.
+// world is a real etcd, a store in it, and caches of the store.
 type world struct {
 	testing.TB
 	client   *clientv3.Client
@@ -52,8 +52,8 @@ func (c *fastClock) NewTimer(d time.Duration) clock.Timer {
 	return c.RealClock.NewTimer(d)
 }
 
-// newStoppedWorld returns a world whose caches follow the store only between calls of follow and the function it
-// returns.
+// newStoppedWorld returns a world whose caches follow the store only after run, or between follow and the call of the
+// function that follow returns.
 func newStoppedWorld(t testing.TB, options Options) *world {
 	t.Helper()
 	client := etcdtest.Client(t)
@@ -92,7 +92,7 @@ func (w *world) follow(position int64) (stop func() int64) {
 	return func() int64 { cancel(); return <-reached }
 }
 
-// Objects of the tests are "label=value;node=name": one label named app, and the field spec.nodeName.
+// The stored objects of the tests are "label=value;node=name": one label named app, and the field spec.nodeName.
 func (w *world) cache(path string) *Cache {
 	return w.caches.For(path, func() (Extract, bool) { return extract(), true })
 }
@@ -232,7 +232,7 @@ func contents(s *Snapshot, prefix string) string {
 	return strings.Join(lines, " ")
 }
 
-// textCodec decodes the objects of the tests: their name is what is stored.
+// textCodec decodes the stored objects of the tests to objects whose name is the stored text.
 type textCodec struct {
 	resource.Codec
 	err error
@@ -244,7 +244,7 @@ func (c textCodec) LoadExternal(_ context.Context, stored []byte) (runtime.Objec
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: string(stored)}}, c.err
 }
 
-// newFormat returns a format that differs from all others. err is what encoding fails with.
+// newFormat returns a format that differs from all others. If err is not nil, encoding fails with it.
 func newFormat(err error) encoding.Format {
 	return encoding.Format{Resource: resource.Match{
 		Definition: &resource.Definition{}, Version: &resource.Version{Codec: textCodec{err: err}},

@@ -8,7 +8,7 @@ import (
 )
 
 // TestHistoryWithoutPrevious compacts etcd while it reads the previous states of events. A watch from before such an
-// event must expire: it would report a modification as a creation, and miss a deletion.
+// event must expire, because it would report a modification as a creation and miss a deletion.
 func TestHistoryWithoutPrevious(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -32,7 +32,7 @@ func TestHistoryWithoutPrevious(t *testing.T) {
 	}
 }
 
-// overtaken is an etcd whose events lack the previous states before a revision.
+// overtaken is an etcd whose event at one revision lacks the previous state.
 type overtaken struct {
 	clientv3.Watcher
 	revision int64

@@ -11,13 +11,13 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// nodes is an index of objects whose bytes are the value.
+// nodes is an index of objects whose bytes are the value of the field.
 var nodes = &resource.Index{Field: "node", Value: func(stored []byte) (string, error) {
 	value, _, _ := strings.Cut(string(stored), ";")
 	return value, nil
 }}
 
-// TestIndexAgreesWithScan compares the index of the current state and of earlier snapshots with a scan.
+// TestIndexAgreesWithScan compares the index of the current and of earlier snapshots with a scan of all objects.
 func TestIndexAgreesWithScan(t *testing.T) {
 	caches := New(nil, Options{})
 	c := caches.For("pods", func() (Extract, bool) { return Extract{Index: nodes}, true })

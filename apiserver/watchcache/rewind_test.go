@@ -65,7 +65,8 @@ func newRestorableWorld(t *testing.T) (*world, *restorable) {
 	}
 	configuration.Logger = zap.NewNop()
 	reconnect := backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 10 * time.Millisecond}
-	configuration.DialOptions = append(configuration.DialOptions, grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect}))
+	configuration.DialOptions = append(configuration.DialOptions,
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect}))
 	client, err := clientv3.New(configuration)
 	if err != nil {
 		t.Fatal(err)
@@ -109,8 +110,8 @@ func TestStoreGoesBackUnderItsClient(t *testing.T) {
 	w.expectNothing(pods, watcher)
 }
 
-// TestStoreGoesBackUnseen restores a backup whose revision the caches, but not a reader, had seen exceeded. It is
-// detected without further readers.
+// TestStoreGoesBackUnseen restores a backup that is older than a revision which a call of Current has returned.
+// checkRewind detects the restoration without further readers.
 func TestStoreGoesBackUnseen(t *testing.T) {
 	t.Parallel()
 	w, r := newRestorableWorld(t)
@@ -150,7 +151,7 @@ func TestStoreGoesBackInTime(t *testing.T) {
 	stop := w.follow(0)
 	pods := w.cache("pods")
 	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
-	position := stop() + 1000 // as if the store had been there
+	position := stop() + 1000 // as if the store had reached it before
 	w.caches.progress.advance(position)
 	w.follow(position)
 	w.expectExpired(watcher)

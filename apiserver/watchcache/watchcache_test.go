@@ -92,7 +92,7 @@ func TestWatchScopes(t *testing.T) {
 	w.create("pods/a/2", ";n")
 	w.create("pods/b/1", ";m")
 	w.update("pods/a/1", ";n") // moves to the node
-	w.update("pods/a/2", ";m") // leaves it
+	w.update("pods/a/2", ";m") // leaves the node
 	w.delete("pods/a/1")
 	w.delete("pods/b/1")
 
@@ -119,7 +119,7 @@ func TestWatchScopes(t *testing.T) {
 		t.Errorf("deleted at %d: entry %d, previous %d", e.Revision, e.Entry.Revision(), e.Previous.Revision())
 	}
 
-	// The same again, from the ring.
+	// New watchers get the same events from the ring.
 	w.expect(w.watch(pods, events[2].Revision, Scope{}), history[3:]...)
 	w.expect(w.watch(pods, events[2].Revision, Scope{Namespace: "a"}), pick(3, 4, 5)...)
 	w.expect(w.watch(pods, events[2].Revision, Scope{Field: "spec.nodeName", Value: "n"}), pick(3, 4, 5)...)
@@ -204,7 +204,7 @@ func TestRingKeepsWhatIsFresh(t *testing.T) {
 	if held := r.end - r.first; held != 120 || r.floor != 1000 {
 		t.Errorf("%d events are held, those after %d", held, r.floor)
 	}
-	push(1121, 300*second) // all but the last are old, but so few
+	push(1121, 300*second) // all but the last are old, and minEvents of them are kept
 	if held := r.end - r.first; held != minEvents {
 		t.Errorf("%d old events are held", held)
 	}
@@ -301,7 +301,7 @@ func TestDrop(t *testing.T) {
 		t.Fatal(err)
 	}
 	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
-	seeking := w.watch(pods, 1, Scope{}) // has no place yet
+	seeking := w.watch(pods, 1, Scope{}) // has no position yet
 	w.caches.Drop("pods")
 	w.expectEnd(watcher, ErrDropped)
 	w.expectEnd(seeking, ErrDropped)
@@ -357,7 +357,7 @@ func TestRetained(t *testing.T) {
 	}
 }
 
-// TestConcurrentWritersAndReaders ends with every reader's view equal to the storage.
+// TestConcurrentWritersAndReaders checks that every reader's view equals the store in the end.
 func TestConcurrentWritersAndReaders(t *testing.T) {
 	w := newWorld(t, Options{EncodingBudget: 4 << 10})
 	pods := w.cache("pods")
@@ -396,7 +396,7 @@ func TestConcurrentWritersAndReaders(t *testing.T) {
 	}
 }
 
-// lastPath is the last path written.
+// lastPath is the path written last.
 const lastPath = "pods/end/end"
 
 // replay applies events to a view until lastPath arrives.
@@ -481,7 +481,7 @@ func write(w *world, prefix string) {
 	}
 }
 
-// TestLaggingStream delivers an event that the collection contained already when it was read.
+// TestLaggingStream delivers an event that the list of the collection contained already.
 func TestLaggingStream(t *testing.T) {
 	w := newStoppedWorld(t, Options{})
 	start := w.create("pods/a/1", "x;")

@@ -43,8 +43,8 @@ func TestEveryLinkedModuleHasItsLicence(t *testing.T) {
 func TestCollect(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
-		"a/LICENSE": "of a", "a/third/party/COPYING.txt": "of another", "a/other/LICENSE": "of what is not linked", "a/license.go": "package a",
-		"b/NOTICE": "not a licence", "b/b/LICENSE": "of a part",
+		"a/LICENSE": "of a", "a/third/party/COPYING.txt": "of another", "a/other/LICENSE": "of what is not linked",
+		"a/license.go": "package a", "b/NOTICE": "not a licence", "b/b/LICENSE": "of a part",
 	} {
 		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o700); err != nil {
 			t.Fatal(err)
@@ -55,7 +55,9 @@ func TestCollect(t *testing.T) {
 	}
 	of := func(name, directory string) linkedPackage {
 		return linkedPackage{
-			Dir: filepath.Join(root, directory), Module: &moduleInfo{Path: name, Version: "v1.0.0", Dir: filepath.Join(root, name)},
+			Dir: filepath.Join(root, directory), Module: &moduleInfo{
+				Path: name, Version: "v1.0.0", Dir: filepath.Join(root, name),
+			},
 		}
 	}
 	modules, err := collect([]linkedPackage{of("a", "a"), of("a", "a/third/party")})
@@ -74,15 +76,22 @@ func TestCollect(t *testing.T) {
 			t.Errorf("%q in the output: %v\n%s", want, !found, out.String())
 		}
 	}
-	if _, err := collect([]linkedPackage{of("b", "b/b")}); err == nil || !strings.Contains(err.Error(), "linked module b v1.0.0 has no licence") {
+	if _, err := collect([]linkedPackage{of("b", "b/b")}); err == nil ||
+		!strings.Contains(err.Error(), "linked module b v1.0.0 has no licence") {
 		t.Errorf("a module without a licence of its own: %v", err)
 	}
 }
 
-// TestOriginOfVendoredPackages: go list prints no directories of modules with -mod=vendor.
+// TestOriginOfVendoredPackages checks packages for which go list prints no module directory, because of -mod=vendor.
 func TestOriginOfVendoredPackages(t *testing.T) {
-	p := linkedPackage{Dir: "/src/vendor/example.org/m/a/b", ImportPath: "example.org/m/a/b", Module: &moduleInfo{Path: "example.org/m", Version: "v1.0.0"}}
-	for name, replace := range map[string]*moduleInfo{"example.org/m v1.0.0": nil, "example.org/fork v1.1.0": {Path: "example.org/fork", Version: "v1.1.0"}} {
+	p := linkedPackage{
+		Dir: "/src/vendor/example.org/m/a/b", ImportPath: "example.org/m/a/b", Module: &moduleInfo{
+			Path: "example.org/m", Version: "v1.0.0",
+		},
+	}
+	for name, replace := range map[string]*moduleInfo{
+		"example.org/m v1.0.0": nil, "example.org/fork v1.1.0": {Path: "example.org/fork", Version: "v1.1.0"},
+	} {
 		p.Module.Replace = replace
 		if got, root := origin(p); got != name || root != "/src/vendor/example.org/m" {
 			t.Errorf("%s in %s, want %s", got, root, name)
@@ -90,13 +99,14 @@ func TestOriginOfVendoredPackages(t *testing.T) {
 	}
 }
 
-// TestVendored prints the notices of a module with a vendor directory, which needs no other directory of modules: the Dockerfile
-// builds without network.
+// TestVendored prints the notices of a module with a vendor directory. It must not need any other module directory,
+// because the Dockerfile builds without network.
 func TestVendored(t *testing.T) {
 	directory := t.TempDir()
 	for name, text := range map[string]string{
-		"go.mod":                         "module example.com/main\n\ngo 1.26\n\nrequire example.com/a v1.0.0\n",
-		"main.go":                        "package main\n\nimport (\n\t_ \"crypto/tls\"\n\n\t_ \"example.com/a/part\"\n)\n\nfunc main() {}\n",
+		"go.mod": "module example.com/main\n\ngo 1.26\n\nrequire example.com/a v1.0.0\n",
+		"main.go": "package main\n\nimport (\n\t_ \"crypto/tls\"\n\n\t_ " +
+			"\"example.com/a/part\"\n)\n\nfunc main() {}\n",
 		"vendor/modules.txt":             "# example.com/a v1.0.0\n## explicit; go 1.26\nexample.com/a/part\n",
 		"vendor/example.com/a/LICENSE":   "The licence of a",
 		"vendor/example.com/a/part/a.go": "package part\n",
@@ -123,8 +133,8 @@ func TestVendored(t *testing.T) {
 	}
 }
 
-// TestStandardLibrary finds the root of the standard library also for packages that go list prints without a Root, as those
-// that the library vendors in some modules with a vendor directory.
+// TestStandardLibrary finds the root of the standard library also for packages that go list prints without a Root, such
+// as the packages that the library itself vendors, if the main module has a vendor directory.
 func TestStandardLibrary(t *testing.T) {
 	for _, path := range []string{"fmt", "crypto/tls", "vendor/golang.org/x/crypto/cryptobyte"} {
 		p := linkedPackage{Dir: filepath.Join("/opt/go/src", path), ImportPath: path, Standard: true}
@@ -132,7 +142,9 @@ func TestStandardLibrary(t *testing.T) {
 			t.Errorf("%s is of %s in %q", path, name, root)
 		}
 	}
-	outside := linkedPackage{Dir: t.TempDir(), ImportPath: "example.com/a", Module: &moduleInfo{Path: "example.com/a", Dir: "/elsewhere"}}
+	outside := linkedPackage{
+		Dir: t.TempDir(), ImportPath: "example.com/a", Module: &moduleInfo{Path: "example.com/a", Dir: "/elsewhere"},
+	}
 	if _, err := collect([]linkedPackage{outside}); err == nil {
 		t.Error("a package outside of its module is accepted")
 	}

@@ -38,9 +38,15 @@ func TestDifferences(t *testing.T) {
 		want      []string
 	}{
 		{"revision", ToExtension, func(o *unstructured.Unstructured) { o.SetResourceVersion("8") }, nil},
-		{"UID to the extension", ToExtension, func(o *unstructured.Unstructured) { o.SetUID("new") }, []string{"metadata.uid"}},
+		{
+			"UID to the extension", ToExtension, func(o *unstructured.Unstructured) { o.SetUID("new") },
+			[]string{"metadata.uid"},
+		},
 		{"UID to the host", ToHost, func(o *unstructured.Unstructured) { o.SetUID("new") }, nil},
-		{"generation", ToExtension, func(o *unstructured.Unstructured) { o.SetGeneration(4) }, []string{"metadata.generation"}},
+		{
+			"generation", ToExtension, func(o *unstructured.Unstructured) { o.SetGeneration(4) },
+			[]string{"metadata.generation"},
+		},
 		{"finalizers", ToHost, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) }, []string{"metadata.finalizers"}},
 		{"status", ToHost, func(o *unstructured.Unstructured) { delete(o.Object, "status") }, []string{"status"}},
 		{"added field", ToExtension, func(o *unstructured.Unstructured) {
@@ -137,7 +143,8 @@ func TestDefinitions(t *testing.T) {
 func TestPolicy(t *testing.T) {
 	p := policy("parts.io", []resource{{Plural: "parts"}}, []string{"v1", accessVersion}, `a"b`)
 	rule := p.Spec.MatchConstraints.ResourceRules[0]
-	if !slices.Equal(rule.Resources, []string{"parts", "parts/*"}) || !slices.Equal(rule.APIVersions, []string{"v1", accessVersion}) {
+	if !slices.Equal(rule.Resources, []string{"parts", "parts/*"}) ||
+		!slices.Equal(rule.APIVersions, []string{"v1", accessVersion}) {
 		t.Errorf("got rule %+v", rule)
 	}
 	if expression := p.Spec.Validations[0].Expression; !strings.HasSuffix(expression, `== "a\"b"`) {

@@ -15,7 +15,8 @@ import (
 	"quorate.dev/operator/schedule"
 )
 
-// TestScripts replays testdata/*.txt. Each line is a command, and, after "=>", what Decide or Expired returns:
+// TestScripts executes the scripts in testdata. A line is a command with, after "=>", the expected result of Decide,
+// Expired or Health:
 //
 //	schedule EXPRESSION          zone NAME         policy POLICY       deadline DURATION
 //	suspend BOOL                 hibernate BOOL                       limits COUNT AGE FAILED
@@ -33,7 +34,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// replayer is the state of one script.
+// replayer is the state of a script that is being executed.
 type replayer struct {
 	expression, zone string
 	observation      Observation
@@ -104,7 +105,7 @@ func (r *replayer) execute(t *testing.T, words []string) string {
 	return ""
 }
 
-// health evaluates the finished backups with a grace of an hour.
+// health returns the result of Health for the finished backups, with one hour of grace.
 func (r *replayer) health(t *testing.T, now time.Time) string {
 	t.Helper()
 	parsed, err := schedule.Parse(r.expression, r.zone)
@@ -178,28 +179,32 @@ func TestAdvance(t *testing.T) {
 		want    Step
 		reason  string
 	}{
-		"new":                            {minute, Attempt{}, Start, ""},
-		"cluster without quorum":         {minute, Attempt{Blocked: "no quorum"}, Wait, "no quorum"},
-		"recorded":                       {minute, Attempt{Attempts: 1}, Run, ""},
-		"recorded, quorum lost since":    {minute, Attempt{Attempts: 1, Blocked: "no quorum"}, Wait, "no quorum"},
-		"running":                        {minute, Attempt{Attempts: 1, Pod: PodActive}, Wait, ""},
-		"running, quorum lost since":     {minute, Attempt{Attempts: 1, Pod: PodActive, Blocked: "no quorum"}, Wait, ""},
-		"terminating":                    {minute, Attempt{Attempts: 1, Pod: PodLeaving}, Wait, ""},
-		"succeeded":                      {minute, Attempt{Attempts: 1, Pod: PodSucceeded}, Collect, ""},
-		"failed":                         {minute, Attempt{Attempts: 1, Pod: PodFailed, Failure: "broken"}, Start, "broken"},
-		"failed, no quorum":              {minute, Attempt{Attempts: 1, Pod: PodFailed, Blocked: "no quorum"}, Wait, "no quorum"},
+		"new":                         {minute, Attempt{}, Start, ""},
+		"cluster without quorum":      {minute, Attempt{Blocked: "no quorum"}, Wait, "no quorum"},
+		"recorded":                    {minute, Attempt{Attempts: 1}, Run, ""},
+		"recorded, quorum lost since": {minute, Attempt{Attempts: 1, Blocked: "no quorum"}, Wait, "no quorum"},
+		"running":                     {minute, Attempt{Attempts: 1, Pod: PodActive}, Wait, ""},
+		"running, quorum lost since":  {minute, Attempt{Attempts: 1, Pod: PodActive, Blocked: "no quorum"}, Wait, ""},
+		"terminating":                 {minute, Attempt{Attempts: 1, Pod: PodLeaving}, Wait, ""},
+		"succeeded":                   {minute, Attempt{Attempts: 1, Pod: PodSucceeded}, Collect, ""},
+		"failed":                      {minute, Attempt{Attempts: 1, Pod: PodFailed, Failure: "broken"}, Start, "broken"},
+		"failed, no quorum": {
+			minute, Attempt{Attempts: 1, Pod: PodFailed, Blocked: "no quorum"}, Wait, "no quorum",
+		},
 		"failed for the last time":       {minute, lastAttempt, Fail, "broken"},
 		"timed out while it ran":         {expired, Attempt{Attempts: 1, Pod: PodActive}, Fail, "timed out after 1h0m0s"},
 		"timed out while it was blocked": {expired, Attempt{Blocked: "no quorum"}, Fail, "timed out after 1h0m0s: no quorum"},
 		"timed out after a failure":      {expired, Attempt{Attempts: 1, Pod: PodFailed, Failure: "broken"}, Fail, "broken"},
 		"success seen after the timeout": {expired, Attempt{Attempts: 1, Pod: PodSucceeded}, Collect, ""},
 		"pod starts":                     {soon, starting, Wait, ""},
-		"pod does not start":             {later, starting, Fail, "the pod did not start within 5m0s: its containers are waiting"},
-		"pod started late":               {later, Attempt{Attempts: 1, Pod: PodActive, PodCreated: created}, Wait, ""},
-		"pod cannot start":               {soon, starting.with("no node"), Wait, "no node"},
-		"pod still cannot start":         {later, starting.with("no node"), Fail, "the pod did not start within 5m0s: no node"},
-		"missing Secret":                 {soon, Attempt{Missing: "no Secret", Blocked: "no quorum"}, Wait, "no Secret"},
-		"Secret still missing":           {later, Attempt{Missing: "no Secret"}, Fail, "timed out after 5m0s: no Secret"},
+		"pod does not start": {
+			later, starting, Fail, "the pod did not start within 5m0s: its containers are waiting",
+		},
+		"pod started late":       {later, Attempt{Attempts: 1, Pod: PodActive, PodCreated: created}, Wait, ""},
+		"pod cannot start":       {soon, starting.with("no node"), Wait, "no node"},
+		"pod still cannot start": {later, starting.with("no node"), Fail, "the pod did not start within 5m0s: no node"},
+		"missing Secret":         {soon, Attempt{Missing: "no Secret", Blocked: "no quorum"}, Wait, "no Secret"},
+		"Secret still missing":   {later, Attempt{Missing: "no Secret"}, Fail, "timed out after 5m0s: no Secret"},
 	} {
 		a := test.attempt
 		a.Created, a.Now, a.Timeout, a.StartTimeout = created, created.Add(test.after), time.Hour, 5*time.Minute

@@ -13,7 +13,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// golden compares objects with a file in testdata.
+// golden compares objects with a golden file in testdata.
 func golden(t *testing.T, file string, objects ...any) {
 	t.Helper()
 	var got bytes.Buffer
@@ -70,12 +70,18 @@ func TestRegister(t *testing.T) {
 
 func TestValidateAggregation(t *testing.T) {
 	for want, edit := range map[string]func(*v1alpha1.AggregatedAPIService){
-		"":                                     func(*v1alpha1.AggregatedAPIService) {},
-		"exactly one of service and address":   func(a *v1alpha1.AggregatedAPIService) { a.Address = "192.0.2.1:443" },
-		"v1beta1.metrics.k8s.io twice":         func(a *v1alpha1.AggregatedAPIService) { a.Group = "metrics.k8s.io" },
-		"port from 1 to 65535":                 func(a *v1alpha1.AggregatedAPIService) { a.Service, a.Address = nil, "192.0.2.1:0" },
-		"127.0.0.1 is a loopback, link-local":  func(a *v1alpha1.AggregatedAPIService) { a.Service, a.Address = nil, "127.0.0.1:443" },
-		"should be a domain with at least two": func(a *v1alpha1.AggregatedAPIService) { a.Service, a.Address = nil, "metrics:443" },
+		"":                                   func(*v1alpha1.AggregatedAPIService) {},
+		"exactly one of service and address": func(a *v1alpha1.AggregatedAPIService) { a.Address = "192.0.2.1:443" },
+		"v1beta1.metrics.k8s.io twice":       func(a *v1alpha1.AggregatedAPIService) { a.Group = "metrics.k8s.io" },
+		"port from 1 to 65535": func(a *v1alpha1.AggregatedAPIService) {
+			a.Service, a.Address = nil, "192.0.2.1:0"
+		},
+		"127.0.0.1 is a loopback, link-local": func(a *v1alpha1.AggregatedAPIService) {
+			a.Service, a.Address = nil, "127.0.0.1:443"
+		},
+		"should be a domain with at least two": func(a *v1alpha1.AggregatedAPIService) {
+			a.Service, a.Address = nil, "metrics:443"
+		},
 		"is used by another entry":             func(a *v1alpha1.AggregatedAPIService) { a.Service.Port = 8443 },
 		"needs exactly one of secretRef":       func(a *v1alpha1.AggregatedAPIService) { a.CABundle.SecretRef = nil },
 		"insecureSkipTLSVerify are mutually e": func(a *v1alpha1.AggregatedAPIService) { a.InsecureSkipTLSVerify = true },
@@ -92,13 +98,14 @@ func TestValidateAggregation(t *testing.T) {
 	}
 }
 
-// TestAggregatorRouting checks that only the first and the last entry restart replicas.
+// TestAggregatorRouting checks that replicas restart only when the first entry is added or the last one is removed.
 func TestAggregatorRouting(t *testing.T) {
 	none := HashesOf(demo(nil), "quorate:1", Configuration{})
 	with := func(entries ...v1alpha1.AggregatedAPIService) *v1alpha1.ApiServerCluster {
 		return demo(func(s *v1alpha1.ApiServerClusterSpec) { s.Aggregation.APIServices = entries })
 	}
-	one, two := HashesOf(with(ofService()), "quorate:1", Configuration{}), HashesOf(with(ofService(), ofService()), "quorate:1", Configuration{})
+	one, two := HashesOf(with(ofService()), "quorate:1", Configuration{}), HashesOf(with(ofService(), ofService()),
+		"quorate:1", Configuration{})
 	if one == none || one != two {
 		t.Errorf("got hashes %v without, %v with one and %v with two entries", none, one, two)
 	}
@@ -106,7 +113,9 @@ func TestAggregatorRouting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if args := strings.Join(pod.Spec.Containers[0].Args, " "); !strings.Contains(args, "--enable-aggregator-routing=true") {
+	if args := strings.Join(pod.Spec.Containers[0].Args, " "); !strings.Contains(
+		args, "--enable-aggregator-routing=true",
+	) {
 		t.Errorf("got %s, want --enable-aggregator-routing", args)
 	}
 }

@@ -25,8 +25,8 @@ func withArgs(args map[string]string) *v1alpha1.ApiServerCluster {
 	return demo(func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = args })
 }
 
-// TestEveryFlagIsAllowedOrDenied classifies every flag of the API server. Add a new flag to the file if users may set
-// it, otherwise to the lists of denied flags: those that override the operator or cannot work in its pods.
+// TestEveryFlagIsAllowedOrDenied classifies every flag of the API server. Add a new flag to the golden file if users
+// may set it, otherwise to the lists of denied flags, which override the operator or cannot work in its pods.
 func TestEveryFlagIsAllowedOrDenied(t *testing.T) {
 	text, err := os.ReadFile("testdata/allowed-flags.txt")
 	if err != nil {
@@ -37,7 +37,8 @@ func TestEveryFlagIsAllowedOrDenied(t *testing.T) {
 	serverFlags().VisitAll(func(flag *pflag.Flag) {
 		all = append(all, flag.Name)
 		if (denial(flag.Name) == "") != slices.Contains(allowed, flag.Name) {
-			t.Errorf("--%s: denial %q, but in testdata/allowed-flags.txt: %v", flag.Name, denial(flag.Name), slices.Contains(allowed, flag.Name))
+			t.Errorf("--%s: denial %q, but in testdata/allowed-flags.txt: %v", flag.Name, denial(flag.Name),
+				slices.Contains(allowed, flag.Name))
 		}
 	})
 	for _, name := range allowed {
@@ -47,7 +48,7 @@ func TestEveryFlagIsAllowedOrDenied(t *testing.T) {
 	}
 }
 
-// adjustable are flags that the operator sets and users may override.
+// adjustable lists flags that the operator sets and that users may override.
 var adjustable = []string{"shutdown-delay-duration", "shutdown-send-retry-after", "goaway-chance",
 	"enable-bootstrap-token-auth", "kubelet-preferred-address-types"}
 
@@ -78,7 +79,7 @@ func TestDeniedFlags(t *testing.T) {
 		"etcd_servers_overrides":              setByOperator,
 		"etcd-unsafe-no-fsync":                setByOperator,
 		"tls-curve-preferences":               setByOperator,
-		"anonymous-auth":                      setByOperator, // probes are anonymous
+		"anonymous-auth":                      setByOperator, // kubelets probe without credentials
 		"service-account-signing-endpoint":    setByOperator,
 		"token-auth-file":                     unavailable,
 		"token_auth_file":                     unavailable,
@@ -103,7 +104,8 @@ func TestDeniedFlags(t *testing.T) {
 		"max-requests-inflight --secure-port": "no flag",
 	} {
 		for _, value := range []string{"", "1"} {
-			if err := Validate(withArgs(map[string]string{name: value}), nil); err == nil || !strings.Contains(err.Error(), want) {
+			if err := Validate(withArgs(map[string]string{name: value}), nil); err == nil ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("%q=%q: error %v, want %q", name, value, err, want)
 			}
 		}
@@ -128,7 +130,9 @@ func TestServerWouldNotStart(t *testing.T) {
 		}
 	}
 	for _, args := range []map[string]string{
-		{"goaway-chance": "0.01"}, {"tls-min-version": "VersionTLS13"}, {"shutdown-delay-duration": "70s", "request-timeout": "5m"},
+		{"goaway-chance": "0.01"}, {"tls-min-version": "VersionTLS13"}, {
+			"shutdown-delay-duration": "70s", "request-timeout": "5m",
+		},
 	} {
 		if err := Validate(withArgs(args), nil); err != nil {
 			t.Errorf("%v: %v", args, err)
@@ -139,7 +143,7 @@ func TestServerWouldNotStart(t *testing.T) {
 func TestPodsMayTakeAsLongToStopAsTheServer(t *testing.T) {
 	for _, c := range []struct {
 		args map[string]string
-		want int64 // seconds
+		want int64 // terminationGracePeriodSeconds
 	}{
 		{nil, 75},
 		{map[string]string{"shutdown-delay-duration": "70s"}, 142},
@@ -155,7 +159,7 @@ func TestPodsMayTakeAsLongToStopAsTheServer(t *testing.T) {
 	}
 }
 
-// started returns the configuration of the server in a pod, after the kubelet has expanded variables.
+// started returns the configuration of the API server in a pod, after the kubelet has expanded variables.
 func started(t *testing.T, cluster *v1alpha1.ApiServerCluster, replica Replica) *config.Config {
 	t.Helper()
 	pod, err := Pod(cluster, "quorate:1", replica, "hash")
@@ -179,7 +183,8 @@ func started(t *testing.T, cluster *v1alpha1.ApiServerCluster, replica Replica) 
 
 func TestExtraArgsReachTheServerLiterally(t *testing.T) {
 	args := map[string]string{
-		"external-hostname": "$(POD_IP)$$(POD_IP)$", "cors-allowed-origins": `//a\.example(:|$),//b\.example$`, "runtime-config": "api/all=true",
+		"external-hostname": "$(POD_IP)$$(POD_IP)$", "cors-allowed-origins": `//a\.example(:|$),//b\.example$`,
+		"runtime-config": "api/all=true",
 	}
 	c := started(t, withArgs(args), replicas["member"].replica)
 	if got := c.Serving.ExternalHostname; got != args["external-hostname"] {

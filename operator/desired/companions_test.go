@@ -28,7 +28,7 @@ func companionCredentials() CompanionCredentials {
 	}
 }
 
-// TestCompanions compares the objects of the companions.
+// TestCompanions compares the objects of the companions with golden files.
 func TestCompanions(t *testing.T) {
 	cluster := demo(joinable)
 	var objects []any
@@ -46,7 +46,8 @@ func TestCompanions(t *testing.T) {
 	golden(t, "companions.yaml", objects...)
 }
 
-// TestKubernetesAddress checks that the serving certificate is valid for the Service default/kubernetes.
+// TestKubernetesAddress checks that the serving certificate is valid for the IP address of the Service
+// default/kubernetes.
 func TestKubernetesAddress(t *testing.T) {
 	for arguments, want := range map[string]string{
 		"": "10.0.0.1", "10.96.0.0/12": "10.96.0.1", "fd00:1::/112,10.96.0.0/12": "fd00:1::1", "all": "",
@@ -61,12 +62,14 @@ func TestKubernetesAddress(t *testing.T) {
 			t.Errorf("with --service-cluster-ip-range=%q, the certificate has %s, want %q", arguments, text, want)
 		}
 	}
-	if leaf := servingLeaf(demo(func(*v1alpha1.ApiServerClusterSpec) {}), nil); len(slices.DeleteFunc(leaf.Addresses, net.IP.IsLoopback)) > 0 {
+	if leaf := servingLeaf(demo(func(*v1alpha1.ApiServerClusterSpec) {}), nil); len(
+		slices.DeleteFunc(leaf.Addresses, net.IP.IsLoopback),
+	) > 0 {
 		t.Errorf("without nodes, the certificate has %s", leaf.Addresses)
 	}
 }
 
-// TestNodes compares the objects inside the cluster with which nodes join.
+// TestNodes compares the objects inside the cluster that nodes need to join with a golden file.
 func TestNodes(t *testing.T) {
 	cluster := demo(joinable)
 	info, err := ClusterInfo(cluster, "https://api.example.org:6443", []byte("CA"))
@@ -81,7 +84,7 @@ func TestNodes(t *testing.T) {
 	golden(t, "nodes.yaml", objects...)
 }
 
-// TestCompanionsMountWhatTheyUse checks that each file in the arguments is mounted.
+// TestCompanionsMountWhatTheyUse checks that the pod of a companion mounts each file in its arguments.
 func TestCompanionsMountWhatTheyUse(t *testing.T) {
 	cluster := demo(joinable)
 	for _, companion := range Companions(cluster) {
@@ -116,14 +119,24 @@ func TestCompanionRestarts(t *testing.T) {
 		"replicas": {false, func(c *v1alpha1.ApiServerCluster, _ *CompanionCredentials) {
 			c.Spec.Companions.KubeControllerManager.Replicas = ptr.To[int32](3)
 		}},
-		"image of the API servers": {false, func(c *v1alpha1.ApiServerCluster, _ *CompanionCredentials) { c.Spec.Image = "other" }},
+		"image of the API servers": {
+			false, func(c *v1alpha1.ApiServerCluster, _ *CompanionCredentials) { c.Spec.Image = "other" },
+		},
 		"image": {true, func(c *v1alpha1.ApiServerCluster, _ *CompanionCredentials) {
 			c.Spec.Companions.KubeControllerManager.Image = "kcm:2"
 		}},
-		"trusted authorities":      {true, func(_ *v1alpha1.ApiServerCluster, c *CompanionCredentials) { c.Trusted = []byte("two") }},
-		"signer of certificates":   {true, func(_ *v1alpha1.ApiServerCluster, c *CompanionCredentials) { c.Clients.Signer.Certificate = nil }},
-		"service-account key":      {true, func(_ *v1alpha1.ApiServerCluster, c *CompanionCredentials) { c.Keys.Signer.Certificate = nil }},
-		"next service-account key": {false, func(_ *v1alpha1.ApiServerCluster, c *CompanionCredentials) { c.Keys.Next = &pki.Pair{} }},
+		"trusted authorities": {
+			true, func(_ *v1alpha1.ApiServerCluster, c *CompanionCredentials) { c.Trusted = []byte("two") },
+		},
+		"signer of certificates": {
+			true, func(_ *v1alpha1.ApiServerCluster, c *CompanionCredentials) { c.Clients.Signer.Certificate = nil },
+		},
+		"service-account key": {
+			true, func(_ *v1alpha1.ApiServerCluster, c *CompanionCredentials) { c.Keys.Signer.Certificate = nil },
+		},
+		"next service-account key": {
+			false, func(_ *v1alpha1.ApiServerCluster, c *CompanionCredentials) { c.Keys.Next = &pki.Pair{} },
+		},
 	} {
 		if changed := sum(c.edit) != unchanged; changed != c.restart {
 			t.Errorf("%s: restart %v, want %v", name, changed, c.restart)
@@ -131,10 +144,13 @@ func TestCompanionRestarts(t *testing.T) {
 	}
 }
 
-// TestControllersRestart checks that companions change the hash of API servers only if they change their pods.
+// TestControllersRestart checks that companions change the hash of API servers only if they change the pods of API
+// servers.
 func TestControllersRestart(t *testing.T) {
 	without, with := demo(nil), demo(joinable)
-	scheduler := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.Companions.KubeScheduler = &v1alpha1.Companion{Image: "s"} })
+	scheduler := demo(func(s *v1alpha1.ApiServerClusterSpec) {
+		s.Companions.KubeScheduler = &v1alpha1.Companion{Image: "s"}
+	})
 	none := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.Controllers = v1alpha1.ControllersNone })
 	sum := func(c *v1alpha1.ApiServerCluster) string { return HashesOf(c, "quorate:1", Configuration{}).Server }
 	if sum(without) != sum(scheduler) || sum(without) == sum(with) || sum(without) == sum(none) {
@@ -165,11 +181,12 @@ func TestValidateCompanions(t *testing.T) {
 	}
 }
 
-// TestCompanionRulesAgree compares the flags of companions that the CRD rejects with those that the operator rejects.
+// TestCompanionRulesAgree compares the flags of companions that the CRD rejects with the flags that the operator
+// rejects.
 func TestCompanionRulesAgree(t *testing.T) {
 	evaluate := rules(t, "companions", "kubeScheduler", "extraArgs")
-	names := append(companionOperatorFlags.UnsortedList(), "kube-api-qps", "controllers", "leader-elect", "requestheader-x",
-		"x-file", "x-dir", "x-manifest", "--v", "a_b", "v=1")
+	names := append(companionOperatorFlags.UnsortedList(), "kube-api-qps", "controllers",
+		"leader-elect", "requestheader-x", "x-file", "x-dir", "x-manifest", "--v", "a_b", "v=1")
 	for _, name := range names {
 		message, err := evaluate(map[string]any{name: "1"}), companionFlagError(name)
 		if (message == "") != (err == nil) {

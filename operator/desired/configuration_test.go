@@ -37,8 +37,10 @@ func configured() (*v1alpha1.ApiServerCluster, Configuration) {
 			{"name": "apiserver", "env": [{"name": "GOGC", "value": "50"}]}], "volumes": [{"name": "more", "emptyDir": {}}]}}`)}
 	})
 	c := Configuration{Static: "anonymous", Files: map[string][]byte{}}
-	for _, key := range []string{"audit.policy.yaml", "audit.hook", "authentication.config.yaml", "authorization.config.yaml",
-		"authorization.kubeconfig", "admission.config.yaml", "admission.pods.yaml", "egress.config.yaml", "tracing.config.yaml"} {
+	for _, key := range []string{"audit.policy.yaml", "audit.hook", "authentication.config.yaml",
+		"authorization.config.yaml",
+		"authorization.kubeconfig", "admission.config.yaml", "admission.pods.yaml",
+		"egress.config.yaml", "tracing.config.yaml"} {
 		c.Files[key] = []byte(key)
 	}
 	state := encryption.State{Current: EncryptionScheme(cluster)}
@@ -47,7 +49,7 @@ func configured() (*v1alpha1.ApiServerCluster, Configuration) {
 	return cluster, c
 }
 
-// TestConfiguredPod compares the parts of a pod that the configuration determines with a golden file.
+// TestConfiguredPod compares those parts of a pod that the configuration determines with a golden file.
 func TestConfiguredPod(t *testing.T) {
 	cluster, c := configured()
 	if err := Validate(cluster, nil); err != nil {
@@ -62,14 +64,15 @@ func TestConfiguredPod(t *testing.T) {
 	server := pod.Spec.Containers[0]
 	var args []string
 	for _, arg := range server.Args {
-		if strings.Contains(arg, ConfigurationDirectory) || strings.Contains(arg, "audit") || strings.Contains(arg, "automatic-reload") {
+		if strings.Contains(arg, ConfigurationDirectory) || strings.Contains(arg, "audit") ||
+			strings.Contains(arg, "automatic-reload") {
 			args = append(args, arg)
 		}
 	}
 	got, err := yaml.Marshal(map[string]any{
-		"labels": pod.Labels, "args": args, "mounts": server.VolumeMounts, "env": server.Env, "sidecars": pod.Spec.Containers[1:],
-		"volumes": pod.Spec.Volumes[1:], "reloaded": c.Secret(cluster, nil, nil).Name, "static": c.StaticSecret(cluster),
-		"encryption": string(c.Encryption),
+		"labels": pod.Labels, "args": args, "mounts": server.VolumeMounts, "env": server.Env,
+		"sidecars": pod.Spec.Containers[1:], "volumes": pod.Spec.Volumes[1:], "reloaded": c.Secret(cluster, nil, nil).Name,
+		"static": c.StaticSecret(cluster), "encryption": string(c.Encryption),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -91,18 +94,28 @@ func TestRestarts(t *testing.T) {
 		edit              func(*v1alpha1.ApiServerCluster, *Configuration)
 		restarts, reloads bool
 	}{
-		"nothing":            {func(*v1alpha1.ApiServerCluster, *Configuration) {}, false, false},
-		"audit policy":       {func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Files["audit.policy.yaml"] = nil }, true, false},
-		"audit log":          {func(s *v1alpha1.ApiServerCluster, _ *Configuration) { s.Spec.Audit.Log = "None" }, true, false},
-		"issuers":            {func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Files["authentication.config.yaml"] = nil }, false, true},
+		"nothing": {func(*v1alpha1.ApiServerCluster, *Configuration) {}, false, false},
+		"audit policy": {
+			func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Files["audit.policy.yaml"] = nil }, true, false,
+		},
+		"audit log": {
+			func(s *v1alpha1.ApiServerCluster, _ *Configuration) { s.Spec.Audit.Log = "None" }, true, false,
+		},
+		"issuers": {
+			func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Files["authentication.config.yaml"] = nil }, false, true,
+		},
 		"anonymous requests": {func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Static = "x" }, true, false},
-		"webhooks":           {func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Files["authorization.config.yaml"] = nil }, false, true},
-		"kubeconfig":         {func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Files["authorization.kubeconfig"] = nil }, true, false},
-		"encryption key":     {func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Encryption = []byte("x") }, false, true},
-		"no encryption":      {func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Encryption = nil }, true, true},
-		"KMS socket":         {func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Sockets = nil }, true, false},
-		"patch":              {func(s *v1alpha1.ApiServerCluster, _ *Configuration) { s.Spec.Patches.Pod = nil }, true, false},
-		"part removed":       {func(s *v1alpha1.ApiServerCluster, _ *Configuration) { s.Spec.Tracing = nil }, true, false},
+		"webhooks": {
+			func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Files["authorization.config.yaml"] = nil }, false, true,
+		},
+		"kubeconfig": {
+			func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Files["authorization.kubeconfig"] = nil }, true, false,
+		},
+		"encryption key": {func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Encryption = []byte("x") }, false, true},
+		"no encryption":  {func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Encryption = nil }, true, true},
+		"KMS socket":     {func(_ *v1alpha1.ApiServerCluster, c *Configuration) { c.Sockets = nil }, true, false},
+		"patch":          {func(s *v1alpha1.ApiServerCluster, _ *Configuration) { s.Spec.Patches.Pod = nil }, true, false},
+		"part removed":   {func(s *v1alpha1.ApiServerCluster, _ *Configuration) { s.Spec.Tracing = nil }, true, false},
 	} {
 		cluster, content := configured()
 		before, reload := HashesOf(cluster, "quorate:1", content), content.ReloadHash(cluster)
@@ -116,7 +129,7 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// TestMountedFilesAreKept checks that the Secret keeps files that running pods mount.
+// TestMountedFilesAreKept checks that the Secret keeps files that pods mount.
 func TestMountedFilesAreKept(t *testing.T) {
 	cluster, c := configured()
 	replica := replicas["member"].replica
@@ -140,38 +153,47 @@ func TestMountedFilesAreKept(t *testing.T) {
 }
 
 func TestPatches(t *testing.T) {
-	for patch, want := range map[string]string{
-		`{"spec": {"initContainers": [{"name": "a", "image": "b", "restartPolicy": "Always"}]}}`:                  "",
-		`{"metadata": {"annotations": {"example.com/a": "b"}}}`:                                                   "",
-		`{"spec": {"serviceAccountName": "a", "runtimeClassName": "b"}}`:                                          "",
-		`{"spec": {"hostNetwork": true}}`:                                                                         "spec.hostNetwork is set by the operator",
-		`{"spec": {"tolerations": []}}`:                                                                           "spec.tolerations is spec.scheduling.tolerations",
-		`{"spec": {"containers": [{"name": "apiserver", "image": "x"}]}}`:                                         "spec.containers[apiserver].image",
-		`{"spec": {"containers": [{"name": "apiserver", "args": ["x"]}]}}`:                                        "spec.containers[apiserver].args",
-		`{"spec": {"containers": [{"name": "apiserver", "env": [{"name": "POD_IP", "value": "x"}]}]}}`:            "env[POD_IP]",
-		`{"spec": {"containers": [{"name": "apiserver", "$patch": "delete"}]}}`:                                   "directive spec.containers[0].$patch",
-		`{"spec": {"containers": null}}`:                                                                          "spec.containers must not be null",
-		`{"spec": {"$setElementOrder/containers": [{"name": "x"}]}}`:                                              "directive",
-		`{"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}}`:                                               "spec.volumes[data]",
-		`{"spec": {"volumes": [{"name": "certificates", "emptyDir": {}}]}}`:                                       "spec.volumes[certificates]",
-		`{"spec": {"containers": [{"name": "apiserver", "volumeMounts": [{"name": "x", "mountPath": "/etc"}]}]}}`: "volumeMounts[/etc]",
-		`{"metadata": {"labels": {"quorate.dev/role": "x"}}}`:                                                     "metadata.labels[quorate.dev/role]",
-		`{"metadata": {"labels": {"app.kubernetes.io/managed-by": "x"}}}`:                                         "managed-by",
-		`{"metadata": {"name": "x"}}`:                                                                             "metadata.name",
-		`{"status": {}}`:                                                                                          "status cannot be patched",
-		`{"spec": {"unknown": 1}}`:                                                                                `unknown field "spec.unknown"`,
-		`{"spec": {"HostNetwork": true}}`:                                                                         `unknown field "spec.HostNetwork"`,
-		`{"spec": {"NodeName": "x"}}`:                                                                             `unknown field "spec.NodeName"`,
-		`{"spec": {"Volumes": [{"name": "data", "emptyDir": {}}]}}`:                                               `unknown field "spec.Volumes"`,
-		`{"spec": {"Containers": [{"name": "apiserver", "image": "x"}]}}`:                                         `unknown field "spec.Containers"`,
-		`{"spec": {"containers": [{"name": "apiserver", "Image": "x"}]}}`:                                         "spec.containers[apiserver].Image",
-		`{"Spec": {"hostNetwork": true}}`:                                                                         "Spec cannot be patched",
-		`{"spec": {"dnsPolicy": "None", "dnsPolicy": "Default"}}`:                                                 `duplicate field "spec.dnsPolicy"`,
-		`{"spec": {"volumes": [{"name": "member-record", "emptyDir": {}}]}}`:                                      "spec.volumes[member-record]",
-		`{"spec": {"containers": [{"name": "apiserver", "volumeMounts": [{"name": "x", "mountPath": "/var"}]}]}}`: "volumeMounts[/var]",
-		`[]`: "cannot unmarshal",
+	for _, test := range []struct{ patch, want string }{
+		{`{"spec": {"initContainers": [{"name": "a", "image": "b", "restartPolicy": "Always"}]}}`, ""},
+		{`{"metadata": {"annotations": {"example.com/a": "b"}}}`, ""},
+		{`{"spec": {"serviceAccountName": "a", "runtimeClassName": "b"}}`, ""},
+		{`{"spec": {"hostNetwork": true}}`, "spec.hostNetwork is set by the operator"},
+		{`{"spec": {"tolerations": []}}`, "spec.tolerations is spec.scheduling.tolerations"},
+		{`{"spec": {"containers": [{"name": "apiserver", "image": "x"}]}}`, "spec.containers[apiserver].image"},
+		{`{"spec": {"containers": [{"name": "apiserver", "args": ["x"]}]}}`, "spec.containers[apiserver].args"},
+		{`{"spec": {"containers": [{"name": "apiserver", "env": [{"name": "POD_IP", "value": "x"}]}]}}`, "env[POD_IP]"},
+		{`{"spec": {"containers": [{"name": "apiserver", "$patch": "delete"}]}}`, "directive spec.containers[0].$patch"},
+		{`{"spec": {"containers": null}}`, "spec.containers must not be null"},
+		{`{"spec": {"$setElementOrder/containers": [{"name": "x"}]}}`, "directive"},
+		{`{"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}}`, "spec.volumes[data]"},
+		{`{"spec": {"volumes": [{"name": "certificates", "emptyDir": {}}]}}`, "spec.volumes[certificates]"},
+		{
+			`{"spec": {"containers": [{"name": "apiserver", "volumeMounts": [{"name": "x", "mountPath": "/etc"}]}]}}`,
+			"volumeMounts[/etc]",
+		},
+		{`{"metadata": {"labels": {"quorate.dev/role": "x"}}}`, "metadata.labels[quorate.dev/role]"},
+		{`{"metadata": {"labels": {"app.kubernetes.io/managed-by": "x"}}}`, "managed-by"},
+		{`{"metadata": {"name": "x"}}`, "metadata.name"},
+		{`{"status": {}}`, "status cannot be patched"},
+		{`{"spec": {"unknown": 1}}`, `unknown field "spec.unknown"`},
+		{`{"spec": {"HostNetwork": true}}`, `unknown field "spec.HostNetwork"`},
+		{`{"spec": {"NodeName": "x"}}`, `unknown field "spec.NodeName"`},
+		{`{"spec": {"Volumes": [{"name": "data", "emptyDir": {}}]}}`, `unknown field "spec.Volumes"`},
+		{`{"spec": {"Containers": [{"name": "apiserver", "image": "x"}]}}`, `unknown field "spec.Containers"`},
+		{`{"spec": {"containers": [{"name": "apiserver", "Image": "x"}]}}`, "spec.containers[apiserver].Image"},
+		{`{"Spec": {"hostNetwork": true}}`, "Spec cannot be patched"},
+		{`{"spec": {"dnsPolicy": "None", "dnsPolicy": "Default"}}`, `duplicate field "spec.dnsPolicy"`},
+		{`{"spec": {"volumes": [{"name": "member-record", "emptyDir": {}}]}}`, "spec.volumes[member-record]"},
+		{
+			`{"spec": {"containers": [{"name": "apiserver", "volumeMounts": [{"name": "x", "mountPath": "/var"}]}]}}`,
+			"volumeMounts[/var]",
+		},
+		{`[]`, "cannot unmarshal"},
 	} {
-		err := Validate(demo(func(s *v1alpha1.ApiServerClusterSpec) { s.Patches.Pod = &runtime.RawExtension{Raw: []byte(patch)} }), nil)
+		patch, want := test.patch, test.want
+		err := Validate(demo(func(s *v1alpha1.ApiServerClusterSpec) {
+			s.Patches.Pod = &runtime.RawExtension{Raw: []byte(patch)}
+		}), nil)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: error %v, want %q", patch, err, want)
 		}

@@ -147,14 +147,18 @@ func TestHashesDependOnlyOnTheSpec(t *testing.T) {
 	base := HashesOf(demo(nil), "quorate:1", Configuration{})
 	for name, c := range map[string]struct {
 		edit         func(*v1alpha1.ApiServerClusterSpec)
-		server, etcd bool // change
+		server, etcd bool // whether the hash changes
 	}{
-		"nothing":       {nil, false, false},
-		"replicas":      {func(s *v1alpha1.ApiServerClusterSpec) { s.Replicas = ptr.To[int32](5) }, false, false},
-		"names":         {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraSANs = []string{"x"} }, false, false},
-		"service":       {func(s *v1alpha1.ApiServerClusterSpec) { s.Service.Type = corev1.ServiceTypeNodePort }, false, false},
-		"server flag":   {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"v": "4"} }, true, false},
-		"member flag":   {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-snapshot-count": "9"} }, false, true},
+		"nothing":  {nil, false, false},
+		"replicas": {func(s *v1alpha1.ApiServerClusterSpec) { s.Replicas = ptr.To[int32](5) }, false, false},
+		"names":    {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraSANs = []string{"x"} }, false, false},
+		"service": {
+			func(s *v1alpha1.ApiServerClusterSpec) { s.Service.Type = corev1.ServiceTypeNodePort }, false, false,
+		},
+		"server flag": {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"v": "4"} }, true, false},
+		"member flag": {
+			func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-snapshot-count": "9"} }, false, true,
+		},
 		"a larger disk": {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("9Gi") }, false, true},
 		"resources": {func(s *v1alpha1.ApiServerClusterSpec) {
 			s.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
@@ -165,7 +169,7 @@ func TestHashesDependOnlyOnTheSpec(t *testing.T) {
 			t.Errorf("change of %s: hashes %+v, before %+v", name, got, base)
 		}
 	}
-	// An operator upgrade that changes these hashes restarts every API server.
+	// An upgrade to an operator with other hashes restarts every API server.
 	if base.Server != "bcb102b0bc23d9c4" || base.Etcd != "17a28f69dc99966f" {
 		t.Errorf("hashes of an unchanged spec: %+v", base)
 	}
@@ -178,7 +182,9 @@ func TestServersAreOutdatedWithoutTheirMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	hashes := HashesOf(cluster, "quorate:1", Configuration{})
-	for voters, want := range map[string]bool{"demo-0,demo-1": false, "demo-0,demo-5": false, "demo-0,demo-5,demo-6": true, "demo-5": true} {
+	for voters, want := range map[string]bool{
+		"demo-0,demo-1": false, "demo-0,demo-5": false, "demo-0,demo-5,demo-6": true, "demo-5": true,
+	} {
 		if got := Outdated(pod, hashes, strings.Split(voters, ",")); got != want {
 			t.Errorf("Outdated() of a server of demo-0 and demo-1 with voters %s: %v, want %v", voters, got, want)
 		}
@@ -192,16 +198,19 @@ func TestPodsAreRestricted(t *testing.T) {
 			t.Fatal(err)
 		}
 		p, s := pod.Spec.SecurityContext, pod.Spec.Containers[0].SecurityContext
-		if !*p.RunAsNonRoot || p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || *s.AllowPrivilegeEscalation ||
-			!*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || *pod.Spec.AutomountServiceAccountToken {
+		if !*p.RunAsNonRoot || p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault ||
+			*s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
+			!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || *pod.Spec.AutomountServiceAccountToken {
 			t.Errorf("%s: pod and container security contexts %+v, %+v", name, p, s)
 		}
 	}
 }
 
-// TestImagesAreNotPulledAgain checks that the tag latest does not imply the policy Always, as it does in Kubernetes.
+// TestImagesAreNotPulledAgain checks that the tag latest does not imply the pull policy Always, unlike in Kubernetes.
 func TestImagesAreNotPulledAgain(t *testing.T) {
-	for policy, want := range map[corev1.PullPolicy]corev1.PullPolicy{"": corev1.PullIfNotPresent, corev1.PullAlways: corev1.PullAlways} {
+	for policy, want := range map[corev1.PullPolicy]corev1.PullPolicy{
+		"": corev1.PullIfNotPresent, corev1.PullAlways: corev1.PullAlways,
+	} {
 		cluster := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.ImagePullPolicy = policy })
 		pod, err := Pod(cluster, "quorate:latest", replicas["initial member"].replica, "")
 		if err != nil {
@@ -213,7 +222,8 @@ func TestImagesAreNotPulledAgain(t *testing.T) {
 	}
 }
 
-// TestMembersResolveBeforeTheyAreReady checks that members can resolve each other before any of them is ready.
+// TestUnresponsiveReplicaIsNotReadySoon checks that a replica that does not respond is not ready after at most ten
+// seconds.
 func TestUnresponsiveReplicaIsNotReadySoon(t *testing.T) {
 	pod, err := Pod(demo(nil), "quorate:1", Replica{Name: "demo-0", Member: true}, "")
 	if err != nil {
@@ -225,6 +235,7 @@ func TestUnresponsiveReplicaIsNotReadySoon(t *testing.T) {
 	}
 }
 
+// TestMembersResolveBeforeTheyAreReady checks that members can resolve each other before any of them is ready.
 func TestMembersResolveBeforeTheyAreReady(t *testing.T) {
 	cluster := demo(nil)
 	pod, err := Pod(cluster, "quorate:1", replicas["initial member"].replica, "")
@@ -239,8 +250,10 @@ func TestMembersResolveBeforeTheyAreReady(t *testing.T) {
 	if !service.Spec.PublishNotReadyAddresses || service.Spec.ClusterIP != corev1.ClusterIPNone {
 		t.Errorf("the members Service is not headless or does not publish unready addresses: %+v", service.Spec)
 	}
-	if pod.Spec.Subdomain != service.Name || PeerURL(cluster, pod.Name) != "https://"+pod.Spec.Hostname+"."+service.Name+".ns.svc:2380" {
-		t.Errorf("pod %s has DNS name %s.%s, but peer URL %s", pod.Name, pod.Spec.Hostname, pod.Spec.Subdomain, PeerURL(cluster, pod.Name))
+	if pod.Spec.Subdomain != service.Name ||
+		PeerURL(cluster, pod.Name) != "https://"+pod.Spec.Hostname+"."+service.Name+".ns.svc:2380" {
+		t.Errorf("pod %s has DNS name %s.%s, but peer URL %s", pod.Name, pod.Spec.Hostname, pod.Spec.Subdomain,
+			PeerURL(cluster, pod.Name))
 	}
 	selector := labels.SelectorFromSet(service.Spec.Selector)
 	if !selector.Matches(labels.Set(pod.Labels)) || selector.Matches(labels.Set(server.Labels)) {
@@ -248,7 +261,8 @@ func TestMembersResolveBeforeTheyAreReady(t *testing.T) {
 	}
 }
 
-// TestMembersCanWriteTheirVolumes: provisioned volumes belong to root, which the process is not.
+// TestMembersCanWriteTheirVolumes checks fsGroup: provisioned volumes belong to root, but the process runs as another
+// user.
 func TestMembersCanWriteTheirVolumes(t *testing.T) {
 	pod, err := Pod(demo(nil), "quorate:1", replicas["initial member"].replica, "")
 	if err != nil {
@@ -275,7 +289,9 @@ func TestServingCertificateNames(t *testing.T) {
 	if _, err := authority.Issue(leaf, metav1.Now().Time); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"demo.ns.svc", "kubernetes.default.svc", "api.example.org", "lb.example.org", "*.demo-members.ns.svc"} {
+	for _, name := range []string{
+		"demo.ns.svc", "kubernetes.default.svc", "api.example.org", "lb.example.org", "*.demo-members.ns.svc",
+	} {
 		if !slices.Contains(leaf.DNSNames, name) {
 			t.Errorf("missing DNS name %s", name)
 		}
@@ -317,7 +333,9 @@ func TestValidate(t *testing.T) {
 	}{
 		"valid":           {nil, ""},
 		"a larger volume": {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("9Gi") }, ""},
-		"tuning flag":     {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-snapshot-count": "9"} }, ""},
+		"tuning flag": {
+			func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-snapshot-count": "9"} }, "",
+		},
 		"two voters": {func(s *v1alpha1.ApiServerClusterSpec) {
 			s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{Members: ptr.To[int32](2)}
 		}, "must be 1, 3 or 5"},
@@ -325,13 +343,30 @@ func TestValidate(t *testing.T) {
 			s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{Members: ptr.To[int32](5)}
 		}, "must not exceed spec.replicas"},
 		"negative replicas": {func(s *v1alpha1.ApiServerClusterSpec) { s.Replicas = ptr.To[int32](-1) }, "between 0 and 100"},
-		"two etcds":         {func(s *v1alpha1.ApiServerClusterSpec) { external(s); s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{} }, "either embedded or external"},
-		"a smaller volume":  {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") }, "only grow"},
-		"changed class":     {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") }, "immutable"},
-		"operator's flag":   {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-name": "x"} }, "set by the operator"},
-		"operator's port":   {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"secure-port": "1"} }, "set by the operator"},
-		"unknown flag":      {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"nope": "x"} }, `no flag "nope"`},
-		"invalid value":     {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"max-requests-inflight": "x"} }, "max-requests-inflight"},
+		"two etcds": {
+			func(s *v1alpha1.ApiServerClusterSpec) { external(s); s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{} },
+			"either embedded or external",
+		},
+		"a smaller volume": {
+			func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") }, "only grow",
+		},
+		"changed class": {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") }, "immutable"},
+		"operator's flag": {
+			func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-name": "x"} }, "set by the operator",
+		},
+		"operator's port": {
+			func(s *v1alpha1.ApiServerClusterSpec) {
+				s.ExtraArgs = map[string]string{"secure-port": "1"}
+			}, "set by the operator",
+		},
+		"unknown flag": {
+			func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"nope": "x"} }, `no flag "nope"`,
+		},
+		"invalid value": {
+			func(s *v1alpha1.ApiServerClusterSpec) {
+				s.ExtraArgs = map[string]string{"max-requests-inflight": "x"}
+			}, "max-requests-inflight",
+		},
 	} {
 		err := Validate(demo(c.edit), []corev1.PersistentVolumeClaim{claim})
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

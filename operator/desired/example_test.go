@@ -10,7 +10,7 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// The pod of a member that joins an existing cluster.
+// ExamplePod shows the pod of a member that joins an existing cluster.
 func ExamplePod() {
 	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo", Namespace: "default"}}
 	pod, err := desired.Pod(cluster, "quorate:0.1.0", desired.Replica{
@@ -37,7 +37,8 @@ func ExamplePod() {
 	// --etcd-initial-cluster-token=default-demo-
 }
 
-// A changed flag of the API server restarts all replicas, a changed flag of etcd only members.
+// ExampleHashesOf shows that a changed flag of the API server restarts all replicas, and a changed flag of etcd only
+// members.
 func ExampleHashesOf() {
 	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo", Namespace: "default"}}
 	before := desired.HashesOf(cluster, "quorate:0.1.0", desired.Configuration{})

@@ -16,7 +16,7 @@ func extend(s *v1alpha1.ApiServerClusterSpec) {
 	}
 }
 
-// TestHostObjects compares the objects of a cluster in mode Extension in its host.
+// TestHostObjects compares the objects of a cluster in mode Extension in its host with a golden file.
 func TestHostObjects(t *testing.T) {
 	cluster := demo(extend)
 	kubeconfig, err := HostKubeconfig(cluster, "https://192.0.2.1:6443", []byte("CA"))
@@ -55,7 +55,9 @@ func TestValidateExtension(t *testing.T) {
 		"needs spec.extension.groups":    func(s *v1alpha1.ApiServerClusterSpec) { s.Extension.Groups = nil },
 		"a DNS subdomain with a dot":     func(s *v1alpha1.ApiServerClusterSpec) { s.Extension.Groups[0].Name = "apps" },
 		"reports.example.com needs vers": func(s *v1alpha1.ApiServerClusterSpec) { s.Extension.Groups[0].Versions = nil },
-		"always served, for the adminis": func(s *v1alpha1.ApiServerClusterSpec) { s.Extension.Groups[0].Name = "apiextensions.k8s.io" },
+		"always served, for the adminis": func(s *v1alpha1.ApiServerClusterSpec) {
+			s.Extension.Groups[0].Name = "apiextensions.k8s.io"
+		},
 		"which serves no APIServices": func(s *v1alpha1.ApiServerClusterSpec) {
 			s.Aggregation.APIServices = []v1alpha1.AggregatedAPIService{ofService()}
 		},
@@ -73,7 +75,7 @@ func TestValidateExtension(t *testing.T) {
 	}
 }
 
-// TestExtensionHashes checks that priorities and versions restart no replica.
+// TestExtensionHashes checks that changes of priorities and versions restart no replica.
 func TestExtensionHashes(t *testing.T) {
 	before := HashesOf(demo(extend), "quorate:1", Configuration{})
 	same := HashesOf(demo(func(s *v1alpha1.ApiServerClusterSpec) {

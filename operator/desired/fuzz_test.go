@@ -14,15 +14,18 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// FuzzExtraArgs passes one extra argument through the operator to the API server's parser. If the operator accepts it,
-// the flags that users cannot set keep the operator's values and the API server would start.
+// FuzzExtraArgs passes one extra argument through the operator to the API server's parser. If the operator accepts the
+// argument, flags that users cannot set keep the operator's values, and the API server would start.
 func FuzzExtraArgs(f *testing.F) {
 	for _, name := range []string{
-		"client-ca-file", "client_ca_file", "--client-ca-file", "client-ca-file=/x", "Client-CA-File", "etcd_peer_trusted_ca_file",
-		"token-auth-file", "tls-min-version", "max-requests-inflight", "etcd-election-timeout", "cors-allowed-origins", "v", "help",
-		"requestheader-allowed-names", "tls-sni-cert-key", "strict-transport-security-directives", "feature-gates", "version", "",
+		"client-ca-file", "client_ca_file", "--client-ca-file", "client-ca-file=/x", "Client-CA-File",
+		"etcd_peer_trusted_ca_file", "token-auth-file", "tls-min-version", "max-requests-inflight", "etcd-election-timeout",
+		"cors-allowed-origins", "v", "help", "requestheader-allowed-names", "tls-sni-cert-key",
+		"strict-transport-security-directives", "feature-gates", "version", "",
 	} {
-		for _, value := range []string{"", "1", "/etc/quorate/certificates/serving.key", "$(POD_IP)", "a=true,b", "--secure-port=1", "\x00\n\""} {
+		for _, value := range []string{
+			"", "1", "/etc/quorate/certificates/serving.key", "$(POD_IP)", "a=true,b", "--secure-port=1", "\x00\n\"",
+		} {
 			f.Add(name, value)
 		}
 	}
@@ -52,15 +55,18 @@ func FuzzExtraArgs(f *testing.F) {
 	})
 }
 
-// FuzzPatch applies a patch of the pod. If the operator accepts the patch, the pod has all fields of the operator unchanged.
+// FuzzPatch applies a patch to a pod. If the operator accepts the patch, all fields of the operator are unchanged.
 func FuzzPatch(f *testing.F) {
 	for _, patch := range []string{
 		`{"spec": {"hostNetwork": true}}`, `{"spec": {"HostNetwork": true}}`, `{"Spec": {"nodeName": "x"}}`,
-		`{"spec": {"containers": [{"name": "apiserver", "image": "x"}]}}`, `{"spec": {"containers": [{"name": "other", "image": "x"}]}}`,
+		`{"spec": {"containers": [{"name": "apiserver", "image": "x"}]}}`,
+		`{"spec": {"containers": [{"name": "other", "image": "x"}]}}`,
 		`{"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}}`, `{"spec": {"volumes": [{"name": "d", "emptyDir": {}}]}}`,
 		`{"spec": {"containers": [{"name": "apiserver", "volumeMounts": [{"name": "data", "mountPath": "/var"}]}]}}`,
-		`{"metadata": {"labels": {"a": "b", "quorate.dev/role": "c"}}}`, `{"spec": {"containers": [{"name": "apiserver", "env": [{"name": "A"}]}]}}`,
-		`{"spec": {"$retainKeys": ["containers"]}}`, `{"spec": {"initContainers": [{"name": "apiserver"}]}}`, `[]`, `null`, `{"spec": null}`,
+		`{"metadata": {"labels": {"a": "b", "quorate.dev/role": "c"}}}`,
+		`{"spec": {"containers": [{"name": "apiserver", "env": [{"name": "A"}]}]}}`,
+		`{"spec": {"$retainKeys": ["containers"]}}`, `{"spec": {"initContainers": [{"name": "apiserver"}]}}`, `[]`,
+		`null`, `{"spec": null}`,
 	} {
 		f.Add(patch)
 	}
@@ -76,10 +82,12 @@ func FuzzPatch(f *testing.F) {
 			return
 		}
 		server := after.Spec.Containers[0]
-		if server.Name != ServerContainer || server.Image != "quorate:1" || !slices.Equal(server.Args, before.Spec.Containers[0].Args) {
+		if server.Name != ServerContainer || server.Image != "quorate:1" ||
+			!slices.Equal(server.Args, before.Spec.Containers[0].Args) {
 			t.Errorf("%s changed the API server's container to %+v", patch, server)
 		}
-		if after.Spec.HostNetwork || after.Spec.NodeName != "" || after.Name != before.Name || after.Spec.Hostname != before.Spec.Hostname ||
+		if after.Spec.HostNetwork || after.Spec.NodeName != "" || after.Name != before.Name ||
+			after.Spec.Hostname != before.Spec.Hostname ||
 			!reflect.DeepEqual(after.Spec.SecurityContext, before.Spec.SecurityContext) {
 			t.Errorf("%s changed the pod to %+v", patch, after)
 		}
@@ -91,8 +99,8 @@ func FuzzPatch(f *testing.F) {
 	})
 }
 
-// checkSpelling compares with the server's parser: the operator rejects every spelling that the server accepts of a
-// flag that users cannot set.
+// checkSpelling fails unless the operator rejects every spelling of a flag that users cannot set and that the API
+// server's parser accepts.
 func checkSpelling(t *testing.T, name, value string, refused error) {
 	t.Helper()
 	for _, arg := range []string{fmt.Sprintf("--%s=%s", strings.TrimLeft(name, "-"), value), name + "=" + value, name} {

@@ -11,7 +11,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// peer is a pod or, without labels, a host outside the cluster.
+// peer is a pod or, if it has no labels, a host outside of the cluster.
 type peer struct {
 	namespace string
 	labels    labels.Set
@@ -34,14 +34,15 @@ func from(t *testing.T, rule networkingv1.NetworkPolicyPeer, namespace string, p
 		return false
 	case rule.NamespaceSelector == nil && p.namespace != namespace:
 		return false
-	case rule.NamespaceSelector != nil && !matches(t, rule.NamespaceSelector, labels.Set{"kubernetes.io/metadata.name": p.namespace}):
+	case rule.NamespaceSelector != nil &&
+		!matches(t, rule.NamespaceSelector, labels.Set{"kubernetes.io/metadata.name": p.namespace}):
 		return false
 	}
 	return matches(t, rule.PodSelector, p.labels)
 }
 
-// connects evaluates policies with the semantics of the NetworkPolicy API: a pod that no policy selects accepts all
-// connections, others only those that a policy allows.
+// connects evaluates policies with the semantics of the NetworkPolicy API. A pod that no policy selects accepts all
+// connections; a selected pod accepts only connections that a policy permits.
 func connects(t *testing.T, policies []*networkingv1.NetworkPolicy, p peer, to labels.Set, port int32) bool {
 	t.Helper()
 	selected := false
@@ -75,8 +76,9 @@ func TestNetworkPoliciesAllowWhatIsNeeded(t *testing.T) {
 	other := labels.Merge(member, labels.Set{ClusterLabel: "other"})
 	operator := labels.Set{NameLabel: OperatorName}
 	peers := map[string]peer{
-		"member": {"ns", member}, "server": {"ns", server}, "other": {"ns", other}, "outside": {}, "stranger": {"ns", labels.Set{"app": "x"}},
-		"elsewhere": {"elsewhere", member}, "operator": {"quorate-system", operator}, "impostor": {"ns", operator},
+		"member": {"ns", member}, "server": {"ns", server}, "other": {"ns", other}, "outside": {},
+		"stranger": {"ns", labels.Set{"app": "x"}}, "elsewhere": {"elsewhere", member},
+		"operator": {"quorate-system", operator}, "impostor": {"ns", operator},
 	}
 	everyone := []string{"member", "server", "other", "outside", "stranger", "elsewhere", "operator", "impostor"}
 	for _, c := range []struct {

@@ -12,9 +12,9 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// TestPreviousRelease checks that pods created by the operator of the previous release are up to date, so that an
+// TestPreviousRelease checks that pods that the operator of the previous release has created are up to date, so that an
 // upgrade of the operator restarts no pod. TestUpgradeRestartsNothing of package operator records the objects. If this
-// test fails, a field that was added to the hashed inputs is not omitted at its default.
+// test fails, a field that was added to the hashed inputs is not omitted when it has its default.
 func TestPreviousRelease(t *testing.T) {
 	text, err := os.ReadFile("testdata/previous-release.yaml")
 	if err != nil {

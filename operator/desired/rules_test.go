@@ -17,7 +17,7 @@ import (
 	embedded "quorate.dev/config"
 )
 
-// rules returns a function that evaluates the CEL rules of the CRD on a value of a field of spec.
+// rules returns a function that evaluates the CEL rules of the CRD for a value of a field of spec.
 func rules(t *testing.T, path ...string) func(value any) string {
 	t.Helper()
 	text, err := embedded.CRDs.ReadFile("crd/quorate.dev_apiserverclusters.yaml")
@@ -33,7 +33,9 @@ func rules(t *testing.T, path ...string) func(value any) string {
 	for _, name := range path {
 		field = field.Properties[name]
 	}
-	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&field, &internal, nil); err != nil {
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(
+		&field, &internal, nil,
+	); err != nil {
 		t.Fatal(err)
 	}
 	structural, err := schema.NewStructural(&internal)
@@ -50,8 +52,8 @@ func rules(t *testing.T, path ...string) func(value any) string {
 	}
 }
 
-// TestDefinitionsAreValid checks the CRDs as an API server does when they are created, including the estimated costs of their
-// rules.
+// TestDefinitionsAreValid checks the CRDs as an API server does when they are created, including the estimated costs of
+// their rules.
 func TestDefinitionsAreValid(t *testing.T) {
 	files, err := embedded.CRDs.ReadDir("crd")
 	if err != nil || len(files) == 0 {
@@ -72,7 +74,9 @@ func TestDefinitionsAreValid(t *testing.T) {
 		apiextensionsv1.SetDefaults_CustomResourceDefinition(&definition)
 		apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&definition.Spec)
 		var internal apiextensions.CustomResourceDefinition
-		if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&definition, &internal, nil); err != nil {
+		if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(
+			&definition, &internal, nil,
+		); err != nil {
 			t.Fatal(err)
 		}
 		internal.Status.StoredVersions = []string{definition.Spec.Versions[0].Name}
@@ -89,7 +93,7 @@ func namesFlag(message, name string) bool {
 	return slices.Contains(words, name) || slices.Contains(words, group+"-*")
 }
 
-// TestExtraArgsRulesAgree compares the flags that the CRD rejects with those that the operator rejects, in all
+// TestExtraArgsRulesAgree compares the flags that the CRD rejects with the flags that the operator rejects, in all
 // spellings.
 func TestExtraArgsRulesAgree(t *testing.T) {
 	evaluate := rules(t, "extraArgs")
@@ -103,7 +107,9 @@ func TestExtraArgsRulesAgree(t *testing.T) {
 			reason == setByOperator && !namesFlag(message, name):
 			t.Errorf("%s: operator rejects with %q, CRD with %q", name, reason, message)
 		}
-		for _, spelling := range []string{"--" + name, "-" + name, name + "=1", strings.ReplaceAll(name, "-", "_"), strings.ToUpper(name)} {
+		for _, spelling := range []string{
+			"--" + name, "-" + name, name + "=1", strings.ReplaceAll(name, "-", "_"), strings.ToUpper(name),
+		} {
 			if message := evaluate(map[string]any{spelling: "1"}); message == "" && spelling != name {
 				t.Errorf("the CRD accepts %q", spelling)
 			}

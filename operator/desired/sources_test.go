@@ -12,7 +12,7 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// TestSources sets every reference of the API types, so that a new one is not forgotten.
+// TestSources sets every reference in the API types, so that a new reference is not forgotten in Sources.
 func TestSources(t *testing.T) {
 	cluster := &v1alpha1.ApiServerCluster{}
 	want := map[string][]string{}
@@ -36,7 +36,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// refer sets all references of a value of the API to their own paths, which it adds to paths by kind.
+// refer sets all references in a value of the API to the path of their field, and adds the paths to paths, by kind.
 func refer(value reflect.Value, path string, paths map[string][]string) {
 	if reference, ok := value.Addr().Interface().(*corev1.LocalObjectReference); ok {
 		kind := "Secret"

@@ -26,7 +26,7 @@ func scheme(t *testing.T, kind string, former Scheme, fresh bool, resources ...s
 
 var secret = regexp.MustCompile(`secret: .*`)
 
-// TestStages compares the configurations of the stages of changes with golden files.
+// TestStages compares the configuration of each stage of several changes with golden files.
 func TestStages(t *testing.T) {
 	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
 	second := scheme(t, Secretbox, first, true, "secrets")
@@ -72,8 +72,8 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// TestLacks checks that no stage of a change lacks a key of the configuration before, except those that the change drops, and
-// that other states lack them.
+// TestLacks checks that no stage of a change lacks a key of the stage before it, except for the keys that DropOld
+// removes, and that unrelated states do lack the keys.
 func TestLacks(t *testing.T) {
 	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
 	second := scheme(t, AESCBC, first, true, "secrets", "*.apps")
@@ -124,7 +124,8 @@ func TestLacks(t *testing.T) {
 
 func TestKeyIsKeptUnlessReplaced(t *testing.T) {
 	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
-	if kept := scheme(t, Secretbox, first, false, "configmaps"); kept.Provider != first.Provider || kept.Created != first.Created {
+	if kept := scheme(t, Secretbox, first, false, "configmaps"); kept.Provider != first.Provider ||
+		kept.Created != first.Created {
 		t.Error("a change of the resources replaced the key")
 	}
 	if replaced := scheme(t, Secretbox, first, true, "secrets"); replaced.Provider == first.Provider {
@@ -138,6 +139,7 @@ func TestKeyIsKeptUnlessReplaced(t *testing.T) {
 func TestRestored(t *testing.T) {
 	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
 	second := scheme(t, Secretbox, first, true, "secrets")
+	more := scheme(t, Secretbox, second, false, "secrets", "configmaps")
 	plugin := Scheme{Resources: []string{"secrets"}, Provider: Provider{Kind: KMS, Name: "vault"}}
 	key := func(s Scheme) string { return "secretbox:v1:" + s.Provider.Name }
 	for name, c := range map[string]struct {
@@ -146,27 +148,70 @@ func TestRestored(t *testing.T) {
 		spec    Scheme
 		want    Scheme
 		missing int
+		retired Retired
 	}{
-		"nothing is encrypted":      {State{Current: first}, nil, first, Scheme{}, 0},
-		"former key":                {State{Current: first}, []string{key(first)}, second, first, 0},
-		"key of a change":           {State{Current: first, Next: &second}, []string{key(first), key(second)}, second, first, 0},
-		"replaced since the backup": {State{Current: second}, []string{key(first)}, second, second, 1},
-		"no keys":                   {State{}, []string{key(first), key(second)}, second, Scheme{}, 2},
-		"plugin of the spec":        {State{}, []string{"kms:v2:vault"}, plugin, plugin, 0},
-		"plugin and a former key":   {State{}, []string{"kms:v2:vault", key(first)}, plugin, Scheme{}, 2},
+		"nothing is encrypted": {State{Current: first}, nil, first, Scheme{}, 0, nil},
+		"former key":           {State{Current: first}, []string{key(first)}, second, first, 0, nil},
+		"key of a change": {
+			State{Current: first, Next: &second}, []string{key(first), key(second)}, second, first, 0, nil,
+		},
+		"replaced since the backup": {State{Current: second}, []string{key(first)}, second, second, 1, nil},
+		"no keys":                   {State{}, []string{key(first), key(second)}, second, Scheme{}, 2, nil},
+		"plugin of the spec":        {State{}, []string{"kms:v2:vault"}, plugin, plugin, 0, nil},
+		"plugin and a former key":   {State{}, []string{"kms:v2:vault", key(first)}, plugin, Scheme{}, 2, nil},
+		"a retired key":             {State{Current: second}, []string{key(first)}, second, first, 0, Retired{first}},
+		"retired in between": {
+			State{Current: second}, []string{key(first), key(second)}, second, second, 0, Retired{first},
+		},
+		"two retired keys":    {State{}, []string{key(first), key(second)}, plugin, second, 0, Retired{second, first}},
+		"one of two is known": {State{}, []string{key(first), key(second)}, plugin, Scheme{}, 1, Retired{first}},
+		"one key twice": {
+			State{Current: more, Previous: &second}, []string{key(first), key(second)}, second, more, 0, Retired{first},
+		},
 	} {
-		got, missing := c.former.Restored(c.keys, c.spec)
+		got, missing := c.former.Restored(c.keys, c.spec, c.retired)
 		if got.Current.Provider != c.want.Provider || len(missing) != c.missing {
 			t.Errorf("%s: %+v without %v", name, got, missing)
 		}
 	}
 }
 
-// TestParseIsStrict checks that a misspelled field of an edited Secret is an error, instead of a key that is missing.
+// TestRetired checks which schemes are kept for backups after the last stage of a change.
+func TestRetired(t *testing.T) {
+	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
+	second := scheme(t, Secretbox, first, true, "secrets")
+	more := scheme(t, Secretbox, second, false, "secrets", "configmaps")
+	plugin := Scheme{Resources: []string{"secrets"}, Provider: Provider{Kind: KMS, Name: "vault"}}
+	var kept Retired
+	for _, change := range []struct{ from, to Scheme }{
+		{Scheme{}, first}, {first, second}, {second, more}, {more, plugin}, {plugin, first},
+	} {
+		for range 2 { // the last stage is repeated after a crash of the operator
+			kept = kept.With(State{Current: change.from, Next: &change.to}.Promote())
+		}
+	}
+	if len(kept) != 2 || kept[0].Provider != more.Provider || kept[1].Provider != first.Provider {
+		t.Fatalf("kept %+v", kept)
+	}
+	again, err := ParseRetired(kept.Data())
+	if err != nil || len(again) != 2 {
+		t.Errorf("%+v, %v", again, err)
+	}
+	needed := kept.Needed([]string{first.key(), "secretbox:v1:another", "kms:v2:vault"})
+	if len(needed) != 1 || needed[0].Provider != first.Provider || len(kept.Needed(nil)) != 0 {
+		t.Errorf("needed %+v", needed)
+	}
+	if _, err := ParseRetired([]byte(`[{"Resources": []}]`)); err == nil {
+		t.Error("a misspelled field was accepted")
+	}
+}
+
+// TestParseIsStrict checks that a misspelled field in an edited Secret is an error, and is not read as a missing key.
 func TestParseIsStrict(t *testing.T) {
 	for text, valid := range map[string]bool{
 		``: true, `{"current": {"resources": ["secrets"]}}`: true, `{"Current": {"resources": ["secrets"]}}`: false,
-		`{"current": {"Resources": ["secrets"]}}`: false, `{"current": {}, "current": {}}`: false, `{"next": {"key": "x"}}`: false, `{`: false,
+		`{"current": {"Resources": ["secrets"]}}`: false, `{"current": {}, "current": {}}`: false,
+		`{"next": {"key": "x"}}`: false, `{`: false,
 	} {
 		if _, err := Parse([]byte(text)); (err == nil) != valid {
 			t.Errorf("%s: %v", text, err)

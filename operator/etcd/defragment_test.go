@@ -44,7 +44,9 @@ func TestDefragment(t *testing.T) {
 		pool.Defragment("ns/demo", m.endpoint, id, m.port, m.credentials)
 		pool.Defragment("ns/demo", m.endpoint, id, m.port, m.credentials) // does nothing while the first one runs
 		pool.Drop("ns/demo")
-		err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(
+			context.Context,
+		) (bool, error) {
 			return pool.Defragmentation("ns/demo").Finished, nil
 		})
 		if err != nil {

@@ -108,7 +108,8 @@ func TestMembershipChanges(t *testing.T) {
 		t.Fatalf("Members(): %+v, want one", members)
 	}
 	leader := members[0]
-	if !leader.Leader || !leader.Healthy || !leader.Started || leader.Learner || leader.Version == "" || leader.DBSize == 0 {
+	if !leader.Leader || !leader.Healthy || !leader.Started || leader.Learner ||
+		leader.Version == "" || leader.DBSize == 0 {
 		t.Errorf("Members(): %+v, want a healthy leader", leader)
 	}
 	if err := client.AddLearner(t.Context(), "http://demo-1.demo-members.ns.svc:2380"); err != nil {

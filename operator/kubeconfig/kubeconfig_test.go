@@ -54,7 +54,7 @@ func newFixture(t *testing.T) *fixture {
 	check(t, v1alpha1.AddToScheme(s))
 	f := &fixture{t: t, clock: clocktesting.NewFakeClock(start), client: fake.NewClientBuilder().WithScheme(s).
 		WithStatusSubresource(&v1alpha1.ApiServerKubeconfig{}, &v1alpha1.ApiServerCluster{}).Build()}
-	f.reconciler = &Reconciler{Client: f.client, Reader: f.client, Recorder: f, Clock: f.clock}
+	f.reconciler = &Reconciler{Client: f.client, Reader: f.client, Recorder: f, Clock: f.clock, Retries: NewRetries()}
 	check(t, f.client.Create(t.Context(), &v1alpha1.ApiServerKubeconfig{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ci", UID: "ci"},
 		Spec: v1alpha1.ApiServerKubeconfigSpec{
@@ -149,7 +149,8 @@ func TestIssueRenewAndRemove(t *testing.T) {
 	}
 	chain, err := cert.ParseCertsPEM(config.CertData)
 	check(t, err)
-	if subject := chain[0].Subject; subject.CommonName != "ci-bot" || !slices.Equal(slices.Sorted(slices.Values(subject.Organization)), []string{"deployers", "testers"}) ||
+	if subject := chain[0].Subject; subject.CommonName != "ci-bot" ||
+		!slices.Equal(slices.Sorted(slices.Values(subject.Organization)), []string{"deployers", "testers"}) ||
 		!chain[0].NotAfter.Equal(start.Add(3*time.Hour)) {
 		t.Errorf("got subject %s until %s", subject, chain[0].NotAfter)
 	}
@@ -160,7 +161,9 @@ func TestIssueRenewAndRemove(t *testing.T) {
 	if f.reconcile(); string(f.secret().Data[corev1.TLSCertKey]) == string(first.Data[corev1.TLSCertKey]) {
 		t.Error("not renewed with a third of the lifetime remaining")
 	}
-	check(t, f.client.Delete(t.Context(), &v1alpha1.ApiServerKubeconfig{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ci"}}))
+	check(t, f.client.Delete(t.Context(), &v1alpha1.ApiServerKubeconfig{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ci"},
+	}))
 	_, err = f.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
 	check(t, err)
 	if err := f.client.Get(t.Context(), client.ObjectKeyFromObject(first), &corev1.Secret{}); !apierrors.IsNotFound(err) {
@@ -168,7 +171,8 @@ func TestIssueRenewAndRemove(t *testing.T) {
 	}
 }
 
-// TestFollowsARotation checks that in every stage, servers in that stage and in the one before accept the certificate.
+// TestFollowsARotation checks that in each stage the certificate is accepted by servers of that stage and of the one
+// before.
 func TestFollowsARotation(t *testing.T) {
 	f := newFixture(t)
 	f.createCluster()
@@ -204,7 +208,9 @@ func TestFollowsARotation(t *testing.T) {
 func TestSecretOfAnotherOwnerIsKept(t *testing.T) {
 	f := newFixture(t)
 	f.createCluster()
-	check(t, f.client.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ci-kubeconfig"}}))
+	check(t, f.client.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ci-kubeconfig"},
+	}))
 	if _, ready := f.reconcile(); ready.Reason != "SecretConflict" || len(f.secret().Data) != 0 {
 		t.Errorf("got %+v and data %v, want a conflict", ready, f.secret().Data)
 	}

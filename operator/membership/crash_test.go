@@ -57,7 +57,8 @@ func (w *world) checkSettled() {
 			ready++
 		}
 	}
-	if voters != w.voters || ready != w.replicas || len(w.pods) != w.replicas || len(w.claims) != w.voters || w.intent.JoiningMember != "" {
+	if voters != w.voters || ready != w.replicas || len(w.pods) != w.replicas || len(w.claims) != w.voters ||
+		w.intent.JoiningMember != "" {
 		w.t.Errorf("%d of %d voters, %d of %d ready pods (%d pods), %d claims, joining member %q:\n%s",
 			voters, w.voters, ready, w.replicas, len(w.pods), len(w.claims), w.intent.JoiningMember,
 			strings.Join(w.trace[max(0, len(w.trace)-30):], "\n"))
@@ -89,7 +90,9 @@ func TestCrashAndStaleViewAtEveryStep(t *testing.T) {
 // TestCrashAndStaleViewDuringRecovery does the same between the loss of the quorum and the end of the recovery.
 func TestCrashAndStaleViewDuringRecovery(t *testing.T) {
 	recovered := func(w *world, pause func()) {
-		for _, line := range []string{"want 3 3", "run", "wipe demo-0", "kill demo-0", "wipe demo-1", "kill demo-1", "recover"} {
+		for _, line := range []string{
+			"want 3 3", "run", "wipe demo-0", "kill demo-0", "wipe demo-1", "kill demo-1", "recover",
+		} {
 			w.execute(strings.Fields(line))
 		}
 		w.runWith(pause)
@@ -166,7 +169,9 @@ func (w *world) disturbRandomly(random *rand.Rand) {
 		return
 	}
 	name := w.members[random.Intn(len(w.members))].Name
-	switch random.Intn(13) {
+	switch random.Intn(14) {
+	case 13:
+		w.unproven[name] = true
 	case 10:
 		w.replicas, w.voters = 0, 1
 	case 11:

@@ -6,7 +6,8 @@ import (
 	"quorate.dev/operator/membership"
 )
 
-// A cluster of one voter is scaled to three: the plan continues from applied intents until etcd has to be observed again.
+// A cluster of one voter is scaled to three: the plan continues from applied intents until etcd has to be observed
+// again.
 func ExamplePlan() {
 	observation := membership.Observation{
 		Cluster: "demo", Replicas: 3, Voters: 3, HasQuorum: true,

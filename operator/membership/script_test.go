@@ -29,6 +29,9 @@ var update = flag.Bool("update", false, "rewrite the results in the scripts")
 //	down NAME / up NAME     hang the process / let it continue
 //	stuck NAME              never let it catch up as a learner
 //	refuse NAME             empty its volume and restart it: it does not start again
+//	keep NAME               stop it because it has acknowledged writes that the others lack
+//	unproven NAME           let it perhaps have acknowledged writes that the others lack, while it is down
+//	give-up NAME            let the user request its replacement
 //	replaced NAME           delete its claim and create another one with the same name
 //	lost NAME               let it have been unhealthy for too long
 //	orphan NAME             add a learner that the operator does not know
@@ -129,6 +132,13 @@ func (w *world) disturb(command, name string) {
 		w.lost[name] = true
 	case "refuse":
 		w.refuses[name] = true
+	case "keep":
+		w.kept[name], w.claims[name].Kept = true, true
+	case "unproven":
+		w.unproven[name] = true
+	case "give-up":
+		delete(w.kept, name)
+		w.down[name], w.lost[name] = true, true
 	case "replaced":
 		w.claims[name].Replaced = true
 	case "orphan":

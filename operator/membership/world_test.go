@@ -29,6 +29,10 @@ type world struct {
 	stuck        map[string]bool // members that never catch up as learners
 	down         map[string]bool // members whose pods never become ready
 	lost         map[string]bool
+	kept         map[string]bool   // members that have acknowledged writes which the others lack
+	unproven     map[string]bool   // members that may have them
+	precious     map[string]bool   // members that were removed then
+	released     []string          // names of released claims
 	refuses      map[string]bool   // members whose volumes do not have their data
 	everUsed     map[string]bool   // names that have been members
 	dataOf       map[string]uint64 // claim name to ID of the member that wrote the data
@@ -48,7 +52,9 @@ type world struct {
 	revisions    uint64
 	held         string
 	upgradeHeld  string
-	stale        bool // the current action was planned from a stale observation, so only etcd's own checks protect the quorum
+	// stale is set while the current action was planned from a stale observation, so that only etcd's own checks protect
+	// the quorum.
+	stale bool
 }
 
 type worldPod struct {
@@ -67,8 +73,10 @@ const (
 
 func newWorld(t *testing.T) *world {
 	return &world{t: t, pods: map[string]*worldPod{}, claims: map[string]*Claim{}, stuck: map[string]bool{},
-		down: map[string]bool{}, lost: map[string]bool{}, refuses: map[string]bool{}, everUsed: map[string]bool{}, dataOf: map[string]uint64{}, revisionOf: map[string]int64{},
-		nextID: 100, revisions: 1000, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), databases: map[string]Database{},
+		down: map[string]bool{}, lost: map[string]bool{}, kept: map[string]bool{}, refuses: map[string]bool{},
+		unproven: map[string]bool{}, precious: map[string]bool{}, everUsed: map[string]bool{}, dataOf: map[string]uint64{},
+		revisionOf: map[string]int64{},
+		nextID:     100, revisions: 1000, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), databases: map[string]Database{},
 		defragmented: map[string]time.Time{}, defragging: map[string]int{}, full: map[string]bool{}}
 }
 
@@ -82,8 +90,9 @@ type snapshot struct {
 func (w *world) observe() snapshot {
 	s := snapshot{version: w.version, uids: map[string]int{}}
 	s.Observation = Observation{
-		Cluster: "demo", External: w.external, Restoring: w.restoring, Replicas: w.replicas, Voters: w.voters, Intent: w.intent, HasQuorum: w.hasQuorum(),
-		Recovery: w.recovery, RolloutHeld: w.held, UpgradeHeld: w.upgradeHeld, Defragmentation: w.defragmentation(),
+		Cluster: "demo", External: w.external, Restoring: w.restoring, Replicas: w.replicas, Voters: w.voters,
+		Intent: w.intent, HasQuorum: w.hasQuorum(), Taken: slices.Clone(w.released), Recovery: w.recovery,
+		RolloutHeld: w.held, UpgradeHeld: w.upgradeHeld, Defragmentation: w.defragmentation(),
 	}
 	s.Recovery.Survivors = w.survivors()
 	s.Intent.InitialMembers = slices.Clone(w.intent.InitialMembers)
@@ -91,7 +100,9 @@ func (w *world) observe() snapshot {
 	s.Intent.JoinTimedOut = w.intent.JoiningMember != "" && w.joining > joinTimeout
 	if s.HasQuorum {
 		for _, m := range w.members {
-			m.Healthy, m.Lost, m.Refuses = w.healthy(m), w.lost[m.Name], w.refuses[m.Name]
+			m.Healthy, m.Lost, m.Refuses, m.Kept = w.healthy(m), w.lost[m.Name] &&
+				!w.healthy(m), w.refuses[m.Name], w.kept[m.Name]
+			m.Unproven = w.unprovenReason(m)
 			m.Database, m.Defragmented = w.databases[m.Name], w.defragmented[m.Name]
 			if m.Learner && !w.stuck[m.Name] && m.Healthy {
 				m.Applied = w.revisions
@@ -114,13 +125,15 @@ func (w *world) observe() snapshot {
 
 func (w *world) defragmentation() Defragmentation {
 	return Defragmentation{
-		Enabled: true, FreePercent: 50, MinFree: 100 << 20, Interval: time.Hour, Now: w.now, RetryAfter: w.retryAfter, Held: w.held,
-		Failures: w.failures, Member: w.intended, Running: w.request != "" && w.defragging[w.request] > 0,
+		Enabled: true, FreePercent: 50, MinFree: 100 << 20, Interval: time.Hour, Now: w.now,
+		RetryAfter: w.retryAfter, Held: w.held, Failures: w.failures, Member: w.intended,
+		Running:  w.request != "" && w.defragging[w.request] > 0,
 		Finished: w.request != "" && w.defragging[w.request] == 0, Failure: w.failure,
 	}
 }
 
-// requestDefragmentation fails the test if another member is being defragmented, or if etcd has no quorum without the member.
+// requestDefragmentation fails the test if another member is being defragmented, or if etcd has no quorum without the
+// member.
 func (w *world) requestDefragmentation(a Action) {
 	w.request = a.Name
 	w.defragging[a.Name] = defragmentationTime
@@ -149,7 +162,8 @@ func (w *world) mustServe(a Action) {
 // healthy reports whether a member's process responds.
 func (w *world) healthy(m Member) bool {
 	p, ok := w.pods[m.Name]
-	return ok && m.Started && p.age > 0 && !p.Failed && !p.Terminating && !w.down[m.Name] && !w.refuses[m.Name]
+	return ok && m.Started && p.age > 0 && !p.Failed && !p.Terminating && !w.down[m.Name] &&
+		!w.refuses[m.Name] && !w.kept[m.Name]
 }
 
 func (w *world) hasQuorum() bool {
@@ -190,9 +204,8 @@ func (w *world) act(a Action, seen snapshot) {
 				w.dataOf[a.Name] = m.ID
 			}
 		}
-	case DeleteClaim:
-		delete(w.claims, a.Name)
-		delete(w.dataOf, a.Name)
+	case DeleteClaim, KeepClaim, ReleaseClaim:
+		w.changeClaim(a, seen)
 	case CreatePod, CreateServer:
 		if w.pods[a.Name] == nil {
 			w.nextID++
@@ -315,6 +328,7 @@ func (w *world) change(a Action) {
 		}
 	case RemoveMember:
 		before := slices.Clone(w.members)
+		w.noteRemoval(a)
 		defer func() {
 			if w.stale && !w.hasQuorum() {
 				w.members = before // etcd rejects the request

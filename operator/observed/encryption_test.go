@@ -14,8 +14,8 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// TestProbesShareTheirConfiguration probes several replicas at the same time with one Probe, repeatedly. The race detector
-// finds transports that write to a shared TLS configuration.
+// TestProbesShareTheirConfiguration probes several replicas concurrently and repeatedly with one Probe. The race
+// detector finds transports that write to a shared TLS configuration.
 func TestProbesShareTheirConfiguration(t *testing.T) {
 	s, probe := &State{Cluster: demo()}, Probe{}
 	for i := range 4 {
@@ -53,10 +53,11 @@ func TestProbesShareTheirConfiguration(t *testing.T) {
 }
 
 func TestParseEncryption(t *testing.T) {
+	const family = "apiserver_encryption_config_controller_last_config_info"
 	for metrics, want := range map[string]string{
 		"": "",
-		"x 1\napiserver_encryption_config_controller_last_config_info{apiserver_id_hash=\"sha256:a\",hash=\"sha256:b\"} 1\ny 2\n": "sha256:b",
-		"apiserver_encryption_config_controller_last_config_info{hash=\"sha256:b\",apiserver_id_hash=\"sha256:a\"} 1":             "sha256:b",
+		"x 1\n" + family + "{apiserver_id_hash=\"sha256:a\",hash=\"sha256:b\"} 1\ny 2\n": "sha256:b",
+		family + "{hash=\"sha256:b\",apiserver_id_hash=\"sha256:a\"} 1":                  "sha256:b",
 	} {
 		if got, err := parseEncryption(strings.NewReader(metrics)); got != want || err != nil {
 			t.Errorf("%q: got %q, %v, want %q", metrics, got, err, want)

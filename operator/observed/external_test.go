@@ -19,8 +19,8 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// TestWithoutEtcd checks which API servers are reported: those that have been running for some time, are not ready, and say that
-// their check of etcd fails.
+// TestWithoutEtcd checks which API servers WithoutEtcd returns: only those that have been running for some time, are
+// not ready, and report that their check of etcd fails.
 func TestWithoutEtcd(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	s, probe := &State{Cluster: demo()}, Probe{}
@@ -69,7 +69,9 @@ func TestWithoutEtcd(t *testing.T) {
 	if got := s.WithoutEtcd(t.Context(), probe, now); !slices.Equal(got, []string{"failing"}) {
 		t.Errorf("without a response: got %q", got)
 	}
-	s.Cluster.Status.Conditions = []metav1.Condition{{Type: v1alpha1.Degraded, Status: "True", Reason: v1alpha1.ReasonEtcdUnreachable}}
+	s.Cluster.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.Degraded, Status: "True", Reason: v1alpha1.ReasonEtcdUnreachable,
+	}}
 	if got := s.WithoutEtcd(t.Context(), probe, now); !slices.Equal(got, []string{"failing", "stopped"}) {
 		t.Errorf("during a restart: got %q", got)
 	}

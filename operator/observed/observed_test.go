@@ -22,7 +22,7 @@ func demo() *v1alpha1.ApiServerCluster {
 	return &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo", Namespace: "ns", UID: "demo-uid"}}
 }
 
-// memberPod returns a ready pod of a member, created from the spec with the given hash.
+// memberPod returns a ready pod of a member, with the hash of the spec from which it was created.
 func memberPod(name, hash string) corev1.Pod {
 	return corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -52,11 +52,15 @@ func (l lister) List(_ context.Context, list client.ObjectList, _ ...client.List
 	return nil
 }
 
-// TestReadIgnoresForeignObjects uses objects with copied labels: only an owner reference identifies the owner.
+// TestReadIgnoresForeignObjects reads objects with copied labels. Only an owner reference identifies the owner.
 func TestReadIgnoresForeignObjects(t *testing.T) {
 	cluster := demo()
-	owned := metav1.ObjectMeta{Name: "demo-0", OwnerReferences: []metav1.OwnerReference{{UID: cluster.UID, Controller: ptr.To(true)}}}
-	former := metav1.ObjectMeta{Name: "demo-1", OwnerReferences: []metav1.OwnerReference{{UID: "former", Controller: ptr.To(true)}}}
+	owned := metav1.ObjectMeta{
+		Name: "demo-0", OwnerReferences: []metav1.OwnerReference{{UID: cluster.UID, Controller: ptr.To(true)}},
+	}
+	former := metav1.ObjectMeta{
+		Name: "demo-1", OwnerReferences: []metav1.OwnerReference{{UID: "former", Controller: ptr.To(true)}},
+	}
 	reader := lister{
 		pods:   []corev1.Pod{{ObjectMeta: owned}, {ObjectMeta: former}, {}},
 		claims: []corev1.PersistentVolumeClaim{{ObjectMeta: former}, {ObjectMeta: owned}},
@@ -75,7 +79,8 @@ func TestReadIgnoresForeignObjects(t *testing.T) {
 
 func TestWithMembersCopies(t *testing.T) {
 	before := &State{Cluster: demo(), EtcdErr: etcd.ErrUnreachable}
-	after := before.WithMembers([]etcd.Member{{Name: "demo-0", Healthy: true}, {Name: "demo-1"}, {Name: "demo-2", Learner: true}}, nil)
+	after := before.WithMembers([]etcd.Member{{Name: "demo-0", Healthy: true}, {Name: "demo-1"},
+		{Name: "demo-2", Learner: true}}, nil)
 	if before.Member("demo-0") != nil || before.EtcdErr == nil {
 		t.Errorf("WithMembers() changed its receiver: %+v", before)
 	}
@@ -104,11 +109,17 @@ func TestQuorumLost(t *testing.T) {
 		age          time.Duration
 		want         bool
 	}{
-		"quorum":                   {true, nil, metav1.ConditionUnknown, "EtcdUnreachable", time.Hour, false},
-		"not bootstrapped":         {false, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", time.Hour, false},
-		"no condition":             {true, etcd.ErrUnreachable, "", "", 0, false},
-		"unreachable for 9 s":      {true, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", 9 * time.Second, false},
-		"unreachable for 10 s":     {true, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", 10 * time.Second, true},
+		"quorum": {true, nil, metav1.ConditionUnknown, "EtcdUnreachable", time.Hour, false},
+		"not bootstrapped": {
+			false, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", time.Hour, false,
+		},
+		"no condition": {true, etcd.ErrUnreachable, "", "", 0, false},
+		"unreachable for 9 s": {
+			true, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", 9 * time.Second, false,
+		},
+		"unreachable for 10 s": {
+			true, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", 10 * time.Second, true,
+		},
 		"was healthy until now":    {true, etcd.ErrUnreachable, metav1.ConditionTrue, "MembersHealthy", time.Hour, false},
 		"lost, and not read since": {true, ErrNotRead, metav1.ConditionFalse, QuorumLostReason, time.Hour, false},
 		"not read for an hour":     {true, ErrNotRead, metav1.ConditionUnknown, "NotObserved", time.Hour, false},
@@ -119,7 +130,8 @@ func TestQuorumLost(t *testing.T) {
 		cluster.Status.Membership = &v1alpha1.Membership{Bootstrapped: c.bootstrapped}
 		if c.condition != "" {
 			cluster.Status.Conditions = []metav1.Condition{{
-				Type: v1alpha1.EtcdQuorum, Status: c.condition, Reason: c.reason, LastTransitionTime: metav1.NewTime(now.Add(-c.age)),
+				Type: v1alpha1.EtcdQuorum, Status: c.condition, Reason: c.reason,
+				LastTransitionTime: metav1.NewTime(now.Add(-c.age)),
 			}}
 		}
 		s := &State{Cluster: cluster, EtcdErr: c.err}
@@ -129,8 +141,8 @@ func TestQuorumLost(t *testing.T) {
 	}
 }
 
-// TestInitialMembersRefuse: an etcd that was not bootstrapped, as far as the status says, has lost its quorum if its initial
-// members refuse their data, for example because all objects and volumes were restored without the status.
+// TestInitialMembersRefuse checks that an etcd that is not bootstrapped according to the status has lost its quorum if
+// most initial members refuse to start, for example because all objects and volumes were restored without the status.
 func TestInitialMembersRefuse(t *testing.T) {
 	for refusing, want := range []bool{false, false, true, true} {
 		cluster := demo()
@@ -160,8 +172,8 @@ func TestMemberLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		member    etcd.Member
 		unhealthy time.Duration
-		hash      string // of the pod of the healthy member
-		healthy   bool   // the other member
+		hash      string // hash of the pod of the healthy member
+		healthy   bool   // the other member is healthy
 		want      bool
 	}{
 		"healthy":                    {etcd.Member{Name: "demo-0", Healthy: true}, time.Hour, "a", true, false},
@@ -193,7 +205,9 @@ func TestUnhealthyMemberIsReplacedAfterSpec(t *testing.T) {
 		Members: []etcd.Member{{Name: "demo-0"}, {Name: "demo-1", Healthy: true}},
 	}
 	for unhealthy, want := range map[time.Duration]bool{59 * time.Minute: false, 61 * time.Minute: true} {
-		cluster.Status.Members = []v1alpha1.MemberStatus{{Name: "demo-0", UnhealthySince: &metav1.Time{Time: now.Add(-unhealthy)}}}
+		cluster.Status.Members = []v1alpha1.MemberStatus{{
+			Name: "demo-0", UnhealthySince: &metav1.Time{Time: now.Add(-unhealthy)},
+		}}
 		if got := s.MemberLost(s.Members[0], now); got != want {
 			t.Errorf("unhealthy for %v: MemberLost() %v, want %v", unhealthy, got, want)
 		}
@@ -204,15 +218,30 @@ func TestDamagedMemberIsReplacedAtOnce(t *testing.T) {
 	damaged := &corev1.ContainerStateTerminated{ExitCode: desired.DamagedDataExitCode}
 	for name, c := range map[string]struct {
 		container corev1.ContainerStatus
-		hash      string // of the pod of the healthy member
+		hash      string // hash of the pod of the healthy member
 		want      bool
 	}{
-		"exited":                  {corev1.ContainerStatus{Name: "apiserver", State: corev1.ContainerState{Terminated: damaged}}, "a", true},
-		"waits for a restart":     {corev1.ContainerStatus{Name: "apiserver", LastTerminationState: corev1.ContainerState{Terminated: damaged}}, "a", true},
-		"has recovered":           {corev1.ContainerStatus{Name: "apiserver", Ready: true, LastTerminationState: corev1.ContainerState{Terminated: damaged}}, "a", false},
-		"another container":       {corev1.ContainerStatus{Name: "sidecar", State: corev1.ContainerState{Terminated: damaged}}, "a", false},
-		"another exit code":       {corev1.ContainerStatus{Name: "apiserver", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}, "a", false},
-		"other template is ready": {corev1.ContainerStatus{Name: "apiserver", State: corev1.ContainerState{Terminated: damaged}}, "b", false},
+		"exited": {
+			corev1.ContainerStatus{Name: "apiserver", State: corev1.ContainerState{Terminated: damaged}}, "a", true,
+		},
+		"waits for a restart": {
+			corev1.ContainerStatus{Name: "apiserver", LastTerminationState: corev1.ContainerState{Terminated: damaged}},
+			"a", true,
+		},
+		"has recovered": {
+			corev1.ContainerStatus{Name: "apiserver", Ready: true,
+				LastTerminationState: corev1.ContainerState{Terminated: damaged}}, "a", false,
+		},
+		"another container": {
+			corev1.ContainerStatus{Name: "sidecar", State: corev1.ContainerState{Terminated: damaged}}, "a", false,
+		},
+		"another exit code": {
+			corev1.ContainerStatus{Name: "apiserver",
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}, "a", false,
+		},
+		"other template is ready": {
+			corev1.ContainerStatus{Name: "apiserver", State: corev1.ContainerState{Terminated: damaged}}, "b", false,
+		},
 	} {
 		pod := memberPod("demo-0", "a")
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{c.container}
@@ -222,6 +251,61 @@ func TestDamagedMemberIsReplacedAtOnce(t *testing.T) {
 		}
 		if got := s.MemberLost(s.Members[0], now); got != c.want {
 			t.Errorf("%s: MemberLost() %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestMemberWithLostWritesIsKept checks that a member that has acknowledged writes which the others lack is replaced
+// only on request, regardless of how long it is unhealthy and how its pod ends later.
+func TestMemberWithLostWritesIsKept(t *testing.T) {
+	exited := func(code int32) corev1.ContainerStatus {
+		return corev1.ContainerStatus{
+			Name: "apiserver", State: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: "revision 7"},
+			},
+		}
+	}
+	for name, c := range map[string]struct {
+		container      corev1.ContainerStatus
+		annotation     string // annotation of the claim
+		healthy        bool
+		request        string
+		kept, replaced bool
+	}{
+		"exited":        {container: exited(desired.LostWritesExitCode), kept: true},
+		"has a new pod": {annotation: "revision 7", kept: true},
+		"damaged later": {
+			container: exited(desired.DamagedDataExitCode), annotation: "revision 7", kept: true,
+		},
+		"refuses later":               {container: exited(desired.LostDataExitCode), annotation: "revision 7", kept: true},
+		"another member is requested": {container: exited(desired.LostWritesExitCode), request: "demo-1", kept: true},
+		"its replacement is requested": {
+			container: exited(desired.LostWritesExitCode), request: "demo-1, demo-0", replaced: true,
+		},
+		"runs again, after a recovery":   {annotation: "revision 7", healthy: true},
+		"unhealthy for another reason":   {replaced: true},
+		"requested for no lost writes":   {healthy: true, request: "demo-0"},
+		"damaged, without acknowledging": {container: exited(desired.DamagedDataExitCode), replaced: true},
+	} {
+		pod := memberPod("demo-0", "a")
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{c.container}
+		claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "demo-0"}}
+		cluster := demo()
+		cluster.Annotations = map[string]string{v1alpha1.ReplaceMembersAnnotation: c.request}
+		if c.annotation != "" {
+			claim.Annotations = map[string]string{desired.LostWritesAnnotation: c.annotation}
+		}
+		cluster.Status.Members = []v1alpha1.MemberStatus{{
+			Name: "demo-0", UnhealthySince: &metav1.Time{Time: now.Add(-24 * time.Hour)},
+		}}
+		s := &State{
+			Cluster: cluster, Pods: []corev1.Pod{pod, memberPod("demo-1", "a")}, Claims: []corev1.PersistentVolumeClaim{claim},
+			Members: []etcd.Member{{Name: "demo-0", Healthy: c.healthy}, {Name: "demo-1", Healthy: true}},
+		}
+		m := s.Members[0]
+		if kept, replaced := s.KeepsWrites(m), s.MemberLost(m, now) ||
+			s.MemberRefuses(m); kept != c.kept || replaced != c.replaced {
+			t.Errorf("%s: kept %v, replaced %v, want %v, %v", name, kept, replaced, c.kept, c.replaced)
 		}
 	}
 }
@@ -245,7 +329,8 @@ func TestVersionWithoutAReadyReplica(t *testing.T) {
 	}
 }
 
-// A member's pod is recognized without its labels. Otherwise it would be deleted as a surplus server.
+// TestRunsMember checks that a member's pod is recognized without its labels. It would otherwise be deleted as a
+// surplus server.
 func TestRunsMember(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "demo-0"}}
 	if RunsMember(pod) {
@@ -256,5 +341,31 @@ func TestRunsMember(t *testing.T) {
 	}}}
 	if !RunsMember(pod) {
 		t.Error("a pod with its member's volume is no member")
+	}
+}
+
+// TestHasRun checks that a container that has started counts, also while it waits for a restart, and that a container
+// that has never started does not.
+func TestHasRun(t *testing.T) {
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
+	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}
+	for name, c := range map[string]struct {
+		status corev1.ContainerStatus
+		want   bool
+	}{
+		"waiting":    {corev1.ContainerStatus{State: waiting}, false},
+		"running":    {corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}, true},
+		"ended":      {corev1.ContainerStatus{State: ended}, true},
+		"restarting": {corev1.ContainerStatus{State: waiting, LastTerminationState: ended}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{c.status}}}
+			if got := HasRun(pod); got != c.want {
+				t.Errorf("HasRun() is %v, want %v", got, c.want)
+			}
+		})
+	}
+	if HasRun(&corev1.Pod{}) {
+		t.Error("a pod without status has run")
 	}
 }

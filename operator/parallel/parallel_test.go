@@ -9,7 +9,8 @@ import (
 	"quorate.dev/panics"
 )
 
-// TestPanicMovesToTheCaller: all calls return, and the caller can recover the panic.
+// TestPanicMovesToTheCaller checks that all calls return although one of them panics, and that the caller can recover
+// the panic.
 func TestPanicMovesToTheCaller(t *testing.T) {
 	var calls atomic.Int32
 	err := panics.Catch(func() error {
@@ -25,7 +26,8 @@ func TestPanicMovesToTheCaller(t *testing.T) {
 	if !errors.As(err, &caught) || calls.Load() != 8 {
 		t.Fatalf("caught %v after %d calls", err, calls.Load())
 	}
-	if !errors.As(errors.Unwrap(caught), &inner) || !strings.Contains(inner.Error(), "index 3") || !strings.Contains(inner.Error(), "parallel_test.go") {
+	if !errors.As(errors.Unwrap(caught), &inner) || !strings.Contains(inner.Error(), "index 3") ||
+		!strings.Contains(inner.Error(), "parallel_test.go") {
 		t.Errorf("the panic %v does not have the value and the stack of its origin", caught.Value)
 	}
 }

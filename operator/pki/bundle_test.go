@@ -11,7 +11,8 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// verify verifies a leaf and the certificates that are sent with it.
+// verify verifies the leaf in pair for a client that trusts the given certificates, with the certificates that follow
+// the leaf as intermediates.
 func verify(t *testing.T, pair Pair, trusted []byte) error {
 	t.Helper()
 	chain, err := cert.ParseCertsPEM(pair.Certificate)
@@ -29,11 +30,11 @@ func verify(t *testing.T, pair Pair, trusted []byte) error {
 	return err
 }
 
-// TestEveryStageIsAcceptedByItsNeighbours checks adjacent stages against each other, because replicas and clients
-// enter a stage at different times.
+// TestEveryStageIsAcceptedByItsNeighbours checks the leaves of each stage against the trusted certificates of the
+// stages before and after it, because replicas and clients enter a stage at different times.
 func TestEveryStageIsAcceptedByItsNeighbours(t *testing.T) {
 	t.Run("another name", func(t *testing.T) { testStages(t, "serving@2") })
-	t.Run("same name", func(t *testing.T) { testStages(t, "serving") }) // as cert-manager renews authorities
+	t.Run("same name", func(t *testing.T) { testStages(t, "serving") }) // cert-manager renews authorities like this
 }
 
 func testStages(t *testing.T, successor string) {
@@ -173,7 +174,7 @@ func TestCheckServing(t *testing.T) {
 		trusted []byte
 		host    string
 		now     time.Time
-		want    string // part of the error; "" for none
+		want    string // part of the error; "": no error
 	}{
 		"valid":                {pair, a.Certificate, "demo.ns.svc", start, ""},
 		"address":              {pair, a.Certificate, "127.0.0.1", start, ""},
@@ -186,7 +187,7 @@ func TestCheckServing(t *testing.T) {
 		"key of another":       {Pair{pair.Certificate, client.Key}, a.Certificate, "demo.ns.svc", start, "does not match"},
 		"missing key":          {Pair{Certificate: pair.Certificate}, a.Certificate, "demo.ns.svc", start, "not a PEM"},
 		"without any host":     {pair, a.Certificate, "", start, ""},
-		"empty":                {Pair{}, nil, "demo.ns.svc", start, "parsing a certificate"},
+		"empty":                {Pair{}, nil, "demo.ns.svc", start, "parse a certificate"},
 	} {
 		err := CheckServing(c.pair, c.trusted, c.host, c.now)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -205,14 +206,14 @@ func TestParseUserAuthority(t *testing.T) {
 	for name, c := range map[string]struct {
 		pair Pair
 		now  time.Time
-		want string // part of the error; "" for none
+		want string // part of the error; "": no error
 	}{
 		"valid":        {root.Pair, start, ""},
 		"leaf":         {leaf, start, "not a certificate authority"},
 		"intermediate": {Pair{both.Cross, both.Next.Key}, start, "not self-signed"},
 		"expired":      {root.Pair, start.Add(2 * AuthorityLifetime), "expired at"},
 		"other key":    {Pair{root.Certificate, leaf.Key}, start, "does not match"},
-		"empty":        {Pair{}, start, "parsing a certificate"},
+		"empty":        {Pair{}, start, "parse a certificate"},
 	} {
 		_, err := ParseUserAuthority(c.pair, c.now)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

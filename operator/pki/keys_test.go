@@ -7,7 +7,8 @@ import (
 	"quorate.dev/operator/pki"
 )
 
-// A backup created during a rotation contains several public keys. Tokens of each key stay valid after a restore.
+// TestRestoredKeys checks that tokens of all keys stay valid after the restore of a backup that was created during a
+// rotation and contains several public keys.
 func TestRestoredKeys(t *testing.T) {
 	former, err := pki.NewServiceAccountKey()
 	if err != nil {
@@ -25,7 +26,8 @@ func TestRestoredKeys(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			backup := pki.Pair{Certificate: stored.Verifying(), Key: stored.Signer.Key}
 			restored := pki.ParseKeys(pki.RestoredKeys(backup).Data())
-			if string(restored.Signer.Certificate) != string(stored.Signer.Certificate) || string(restored.Signer.Key) != string(stored.Signer.Key) {
+			if string(restored.Signer.Certificate) != string(stored.Signer.Certificate) ||
+				string(restored.Signer.Key) != string(stored.Signer.Key) {
 				t.Error("another key signs after the restore")
 			}
 			got, want := pki.KeyIDs(restored.Verifying()), pki.KeyIDs(stored.Verifying())

@@ -36,7 +36,9 @@ func certificate(t *testing.T, pair Pair) *x509.Certificate {
 }
 
 func TestLeafIsTrustedInItsDomainOnly(t *testing.T) {
-	domains := map[string]Authority{"serving": authority(t, "serving"), "client": authority(t, "client"), "etcd-peer": authority(t, "etcd-peer")}
+	domains := map[string]Authority{
+		"serving": authority(t, "serving"), "client": authority(t, "client"), "etcd-peer": authority(t, "etcd-peer"),
+	}
 	for signer, a := range domains {
 		leaf := serving
 		leaf.Client = signer == "client"
@@ -48,7 +50,9 @@ func TestLeafIsTrustedInItsDomainOnly(t *testing.T) {
 			pool := x509.NewCertPool()
 			pool.AppendCertsFromPEM(b.Certificate)
 			for _, name := range []string{"demo.ns.svc", "demo-7.demo-members.ns.svc", "127.0.0.1"} {
-				_, err := certificate(t, pair).Verify(x509.VerifyOptions{Roots: pool, DNSName: name, CurrentTime: start.Add(time.Hour)})
+				_, err := certificate(t, pair).Verify(x509.VerifyOptions{
+					Roots: pool, DNSName: name, CurrentTime: start.Add(time.Hour),
+				})
 				if (err == nil) != (signer == truster) {
 					t.Errorf("a leaf of %s, verified for %s by one who trusts %s: %v", signer, name, truster, err)
 				}
@@ -65,8 +69,12 @@ func TestUsagesAreSeparate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for usage, want := range map[x509.ExtKeyUsage]bool{x509.ExtKeyUsageClientAuth: true, x509.ExtKeyUsageServerAuth: false} {
-		_, err := certificate(t, pair).Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{usage}, CurrentTime: start})
+	for usage, want := range map[x509.ExtKeyUsage]bool{
+		x509.ExtKeyUsageClientAuth: true, x509.ExtKeyUsageServerAuth: false,
+	} {
+		_, err := certificate(t, pair).Verify(x509.VerifyOptions{
+			Roots: pool, KeyUsages: []x509.ExtKeyUsage{usage}, CurrentTime: start,
+		})
 		if (err == nil) != want {
 			t.Errorf("usage %v: %v", usage, err)
 		}

@@ -68,7 +68,9 @@ func (c *cluster) aggregate(entries []string) {
 
 // deleteRegistered deletes the objects that the operator has created inside the cluster.
 func (c *cluster) deleteRegistered() {
-	for _, list := range append(registrations(), &corev1.NamespaceList{}) {
+	for _, list := range []client.ObjectList{
+		&apiregistrationv1.APIServiceList{}, &discoveryv1.EndpointSliceList{}, &corev1.ServiceList{}, &corev1.NamespaceList{},
+	} {
 		c.must(c.hosted.List(c.t.Context(), list))
 		c.must(meta.EachListItem(list, func(item runtime.Object) error {
 			return c.hosted.Delete(c.t.Context(), item.(client.Object))
@@ -80,7 +82,9 @@ func (c *cluster) ca(name, commonName string) {
 	authority, err := pki.NewAuthority(commonName, time.Hour, c.clock.Now())
 	c.must(err)
 	config := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string]string{"ca.crt": string(authority.Certificate)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string]string{
+			"ca.crt": string(authority.Certificate),
+		},
 	}
 	if err := c.client.Create(c.t.Context(), config); err != nil {
 		c.must(c.client.Update(c.t.Context(), config))
@@ -94,7 +98,8 @@ func (c *cluster) available(name, reason string) {
 	}
 	c.must(api.Get(c.t.Context(), client.ObjectKey{Name: name}, service))
 	condition := apiregistrationv1.APIServiceCondition{
-		Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue, Reason: reason, Message: "all checks passed",
+		Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue, Reason: reason,
+		Message: "all checks passed",
 	}
 	if reason != "Passed" {
 		condition.Status, condition.Message = apiregistrationv1.ConditionFalse, "no response"
@@ -119,8 +124,9 @@ func (c *cluster) registered() {
 	var slices discoveryv1.EndpointSliceList
 	c.must(c.hosted.List(c.t.Context(), &slices))
 	for _, slice := range slices.Items {
-		c.results = append(c.results, fmt.Sprintf("= EndpointSlice %s/%s %s %v", slice.Namespace, slice.Name, slice.AddressType,
-			slice.Endpoints[0].Addresses))
+		c.results = append(c.results,
+			fmt.Sprintf("= EndpointSlice %s/%s %s %v", slice.Namespace, slice.Name, slice.AddressType,
+				slice.Endpoints[0].Addresses))
 	}
 	var others corev1.ServiceList
 	c.must(c.hosted.List(c.t.Context(), &others))
@@ -129,7 +135,7 @@ func (c *cluster) registered() {
 	}
 }
 
-// host lists the objects of the cluster in its host. A caBundle is compared with the published authority.
+// host prints the objects of the cluster in its host. It compares a caBundle with the published authority.
 func (c *cluster) host() {
 	var services apiregistrationv1.APIServiceList
 	c.must(c.client.List(c.t.Context(), &services))
@@ -139,9 +145,12 @@ func (c *cluster) host() {
 			trusted = "the published authorities"
 		}
 		c.results = append(c.results, fmt.Sprintf("= APIService %s at %s/%s:%d, priority %d, trusting %s", service.Name,
-			service.Spec.Service.Namespace, service.Spec.Service.Name, *service.Spec.Service.Port, service.Spec.VersionPriority, trusted))
+			service.Spec.Service.Namespace, service.Spec.Service.Name, *service.Spec.Service.Port,
+			service.Spec.VersionPriority, trusted))
 	}
-	for _, list := range []client.ObjectList{&rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}, &corev1.ServiceAccountList{}} {
+	for _, list := range []client.ObjectList{
+		&rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}, &corev1.ServiceAccountList{},
+	} {
 		c.must(c.client.List(c.t.Context(), list))
 		c.must(meta.EachListItem(list, func(item runtime.Object) error {
 			object := item.(client.Object)

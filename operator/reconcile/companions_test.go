@@ -18,7 +18,7 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// companion returns the configuration of a companion with an image, nil without.
+// companion returns the configuration of a companion with an image, or nil without an image.
 func companion(image string) *v1alpha1.Companion {
 	if image == "" {
 		return nil
@@ -39,8 +39,10 @@ func (c *cluster) rollout(name string) {
 // crash creates a pod of a companion whose container exits with a message.
 func (c *cluster) crash(companion, message string) {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo-" + companion + "-new", Labels: desired.CompanionSelector(c.get(), companion)},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: companion, Image: "image"}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "demo-" + companion + "-new", Labels: desired.CompanionSelector(c.get(), companion),
+		},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: companion, Image: "image"}}},
 		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
 			Name:  companion,
 			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
@@ -61,7 +63,8 @@ func (c *cluster) loadBalancer(addresses []string) {
 	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo"}, service))
 	service.Status.LoadBalancer.Ingress = nil
 	for _, address := range addresses {
-		service.Status.LoadBalancer.Ingress = append(service.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: address})
+		service.Status.LoadBalancer.Ingress = append(service.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: address})
 	}
 	c.must(c.client.Status().Update(c.t.Context(), service))
 }

@@ -16,9 +16,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/reconcile/members"
+	"quorate.dev/operator/reconcile/outcome"
 )
 
-// frozenReader is the reader of an operator that is suspended after it has listed pods.
+// frozenReader is the reader of an operator whose process is suspended after it has listed pods.
 type frozenReader struct {
 	client.Client
 	clock *clocktesting.FakeClock
@@ -34,11 +36,11 @@ func (f *frozenReader) List(ctx context.Context, list client.ObjectList, options
 	return err
 }
 
-// An operator that was suspended between its observation and its action takes no action, because another one may lead
-// by then.
+// TestFrozenOperator checks that an operator that was suspended between its observation and its action takes no action,
+// because another operator may hold the leader lease by then.
 func TestFrozenOperator(t *testing.T) {
 	c := newCluster(t)
-	frozen := &frozenReader{Client: c.client, clock: c.clock, time: actionDeadline + time.Second}
+	frozen := &frozenReader{Client: c.client, clock: c.clock, time: members.ActionDeadline + time.Second}
 	c.reconciler.Reader = frozen
 	c.execute([]string{"create", "replicas=3"})
 	for range 5 {
@@ -56,8 +58,8 @@ func TestFrozenOperator(t *testing.T) {
 	}
 }
 
-// Writes that the hosting cluster rejects are reported with its message and retried with back-off, one replica at a
-// time.
+// TestRefusedWrites checks that writes that the hosting cluster rejects are reported with its message and retried with
+// backoff, one replica at a time.
 func TestRefusedWrites(t *testing.T) {
 	for kind, refused := range map[string]func(client.Object) bool{
 		"Secret":                func(o client.Object) bool { _, ok := o.(*corev1.Secret); return ok },
@@ -69,21 +71,25 @@ func TestRefusedWrites(t *testing.T) {
 			c := newCluster(t)
 			raw, refusing := c.client.(client.WithWatch), true
 			c.reconciler.Client = interceptor.NewClient(raw, interceptor.Funcs{
-				Create: func(ctx context.Context, inner client.WithWatch, object client.Object, options ...client.CreateOption) error {
+				Create: func(
+					ctx context.Context, inner client.WithWatch, object client.Object, options ...client.CreateOption,
+				) error {
 					if refusing && refused(object) {
-						return apierrors.NewForbidden(schema.GroupResource{Resource: kind}, object.GetName(), errors.New("exceeded quota: small"))
+						return apierrors.NewForbidden(schema.GroupResource{Resource: kind}, object.GetName(),
+							errors.New("exceeded quota: small"))
 					}
 					return inner.Create(ctx, object, options...)
 				},
 			})
 			c.execute([]string{"create", "replicas=3"})
 			for range 4 {
-				if wait := c.reconcile(); wait != resyncInterval { // an error, which the rate limiter delays
+				if wait := c.reconcile(); wait != outcome.ResyncInterval { // an error, which the rate limiter delays
 					c.reconcile()
 				}
 			}
 			degraded := meta.FindStatusCondition(c.get().Status.Conditions, v1alpha1.Degraded)
-			if degraded == nil || degraded.Reason != "ReconcileFailed" || !strings.Contains(degraded.Message, "exceeded quota: small") {
+			if degraded == nil || degraded.Reason != "ReconcileFailed" ||
+				!strings.Contains(degraded.Message, "exceeded quota: small") {
 				t.Errorf("condition %+v, want the message of the quota", degraded)
 			}
 			refusing = false

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// seeds returns the seeds of random sequences: a few, or the number in QUORATE_HOSTILE.
+// seeds returns the seeds of random sequences: a few, or as many as QUORATE_HOSTILE says.
 func seeds(t *testing.T, short int) int {
 	text := os.Getenv("QUORATE_HOSTILE")
 	if text == "" {
@@ -28,9 +28,9 @@ func seeds(t *testing.T, short int) int {
 	return n
 }
 
-// TestHostileNeighbours disturbs a cluster at random: pods, claims and Secrets are deleted or edited, labels removed,
-// processes suspended, writes rejected, a second operator acts, and an operator pauses before a write. No write of an
-// operator violates an invariant, and once the disturbances end, the cluster matches its spec.
+// TestHostileNeighbours disturbs a cluster at random: pods, claims and Secrets are deleted or edited, labels are
+// removed, processes are suspended, writes are rejected, a second operator acts, and an operator pauses before a write.
+// No write of an operator violates an invariant, and after the end of the disturbances the cluster matches its spec.
 func TestHostileNeighbours(t *testing.T) {
 	for seed := range int64(seeds(t, 3)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -51,21 +51,21 @@ func TestHostileNeighbours(t *testing.T) {
 	}
 }
 
-// disturb breaks something from time to time. It never loses the quorum by itself.
+// disturb causes a disturbance from time to time. A disturbance alone never loses the quorum.
 func (w *simulation) disturb() {
 	if w.random.Intn(3) != 0 {
 		return
 	}
 	disturbances := []func() string{
-		w.deletePod, w.deleteClaim, w.deleteClaimAndPod, w.deleteSecret, w.editSecretAtRandom, w.stripLabels, w.freeze, w.thaw,
-		w.refuse, w.allow, w.scaleAtRandom, w.roll, w.wait, w.pauseOperator, w.pauseChange,
+		w.deletePod, w.deleteClaim, w.deleteClaimAndPod, w.deleteSecret, w.editSecretAtRandom, w.stripLabels,
+		w.freeze, w.thaw, w.refuse, w.allow, w.scaleAtRandom, w.roll, w.wait, w.pauseOperator, w.pauseChange,
 	}
 	if action := disturbances[w.random.Intn(len(disturbances))](); action != "" {
 		w.record(false, action)
 	}
 }
 
-// pick returns a random object of a list, or nil.
+// pick returns a random object of a list, or nil if the list is empty.
 func (w *simulation) pick(list client.ObjectList) client.Object {
 	w.must(w.raw.List(w.t.Context(), list))
 	var all []client.Object
@@ -89,14 +89,14 @@ func (w *simulation) pick(list client.ObjectList) client.Object {
 	return all[w.random.Intn(len(all))]
 }
 
-// quorumSurvivesWithout reports whether the quorum survives the loss of a pod's process and data.
+// quorumSurvivesWithout reports whether enough members are left if the process and the data of a pod are lost.
 func (w *simulation) quorumSurvivesWithout(name string) bool {
 	voters, healthy := w.etcd.count()
 	m := w.etcd.named(name)
 	if m == nil || m.learner || w.etcd.running(m) == nil {
 		return w.etcd.formed
 	}
-	// Count missing claims as lost: their processes must not be the last ones with the data.
+	// A missing claim counts as lost: the processes of such members must not be the last ones with the data.
 	for _, other := range w.etcd.members {
 		err := w.raw.Get(w.t.Context(), client.ObjectKey{Namespace: "ns", Name: other.name}, &corev1.PersistentVolumeClaim{})
 		if other.name != name && !other.learner && err != nil && w.etcd.running(other) != nil {
@@ -189,7 +189,7 @@ func (w *simulation) thaw() string {
 	return "thaw"
 }
 
-// refuse rejects writes of some kinds, like a webhook or a quota.
+// refuse makes the hosting cluster reject writes of some kinds, as a webhook or a quota would.
 func (w *simulation) refuse() string {
 	kinds := []string{"*v1.Pod", "*v1.PersistentVolumeClaim", "*v1.Secret", "*v1.Service", "*v1alpha1.ApiServerCluster"}
 	verbs := []string{"create", "update", "patch", "delete", "status"}
@@ -229,14 +229,14 @@ func (w *simulation) wait() string {
 	return "wait"
 }
 
-// pauseOperator runs the other operator, for at most a little longer than the lease, before the next write of an
-// operator.
+// pauseOperator runs the other operator before the next write of an operator, for at most a little longer than the
+// leader lease lasts.
 func (w *simulation) pauseOperator() string {
 	w.pause = w.interlude()
 	return "pause an operator before its next write"
 }
 
-// pauseChange does the same before the next membership change.
+// pauseChange runs the other operator in the same way before the next membership change.
 func (w *simulation) pauseChange() string {
 	interlude := w.interlude()
 	w.etcd.before = func() {

@@ -21,14 +21,19 @@ import (
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/encryption"
 	"quorate.dev/operator/pki"
+	"quorate.dev/operator/reconcile/preparation"
+	"quorate.dev/operator/reconcile/recovery"
 )
+
+const verificationKey = "ed25519:GZpDmBFDPkVXfBqCCsNkWLK4R1mLDOBjGDCsbnBSmXQ="
 
 // restoring returns a cluster that waits for the restore of an encrypted backup.
 func restoring(t *testing.T, spec v1alpha1.Restore) *cluster {
 	t.Helper()
 	c := newCluster(t)
 	spec.From.Location = &v1alpha1.BackupLocation{
-		Destination: v1alpha1.BackupDestination{Volume: &v1alpha1.VolumeDestination{ClaimName: "backups"}}, Path: "ns/former/b",
+		Destination: v1alpha1.BackupDestination{Volume: &v1alpha1.VolumeDestination{ClaimName: "backups"}},
+		Path:        "ns/former/b", VerificationKey: verificationKey,
 	}
 	object := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo", UID: "demo"}}
 	object.Spec.Restore = &spec
@@ -38,13 +43,16 @@ func restoring(t *testing.T, spec v1alpha1.Restore) *cluster {
 
 func (c *cluster) secretWith(name, key, value string) {
 	c.t.Helper()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{key: []byte(value)}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{key: []byte(value)},
+	}
 	if err := c.client.Create(c.t.Context(), secret); err != nil {
 		c.must(c.client.Update(c.t.Context(), secret))
 	}
 }
 
-// expectBlocked reconciles, and expects the condition Restored with a reason and parts of the message. No member may start.
+// expectBlocked reconciles, and fails unless the condition Restored has a reason and a message with the given parts,
+// and no member has started.
 func (c *cluster) expectBlocked(reason string, parts ...string) {
 	c.t.Helper()
 	for range 5 {
@@ -78,7 +86,7 @@ func (c *cluster) members() (names []string) {
 	return names
 }
 
-// endRestore terminates the pod of the restore.
+// endRestore terminates the pod that restores the backup.
 func (c *cluster) endRestore(phase corev1.PodPhase, message string) {
 	c.t.Helper()
 	pod := &corev1.Pod{}
@@ -93,7 +101,9 @@ func (c *cluster) endRestore(phase corev1.PodPhase, message string) {
 // TestRestoreWithWrongIdentities checks that the condition names the Secret that cannot decrypt the backup, and that
 // no member starts.
 func TestRestoreWithWrongIdentities(t *testing.T) {
-	c := restoring(t, v1alpha1.Restore{Encryption: &v1alpha1.BackupEncryption{SecretRef: corev1.LocalObjectReference{Name: "wrong"}}})
+	c := restoring(t, v1alpha1.Restore{
+		Encryption: &v1alpha1.BackupEncryption{SecretRef: corev1.LocalObjectReference{Name: "wrong"}},
+	})
 	c.expectBlocked(v1alpha1.ReasonObjectMissing, "Secret wrong does not exist")
 	c.secretWith("wrong", "other", "x")
 	c.expectBlocked(v1alpha1.ReasonObjectInvalid, "Secret wrong has no key identities")
@@ -105,7 +115,7 @@ func TestRestoreWithWrongIdentities(t *testing.T) {
 	c.expectBlocked(v1alpha1.ReasonRestoring)
 	c.endRestore(corev1.PodFailed, "Error: "+format.ErrNoIdentity.Error())
 	c.expectBlocked(v1alpha1.ReasonRestoreFailed, "no identity matches", "Secret wrong")
-	c.clock.Step(time.Minute) // the restore is retried
+	c.clock.Step(time.Minute) // preparation.RetryInterval has passed
 	c.expectBlocked(v1alpha1.ReasonRestoreFailed, "no identity matches", "Secret wrong")
 	c.endRestore(corev1.PodFailed, "Error: another error")
 	c.expectBlocked(v1alpha1.ReasonRestoreFailed, "another error")
@@ -129,13 +139,16 @@ func TestRestoreWithWrongEncryptionKeys(t *testing.T) {
 	right, name := scheme()
 	wrong, _ := scheme()
 	c := restoring(t, v1alpha1.Restore{
-		EncryptionKeysSecretRef: &corev1.LocalObjectReference{Name: "copy"}, ServiceAccountKeySecretRef: &corev1.LocalObjectReference{Name: "key"},
+		EncryptionKeysSecretRef:    &corev1.LocalObjectReference{Name: "copy"},
+		ServiceAccountKeySecretRef: &corev1.LocalObjectReference{Name: "key"},
 	})
-	c.must(c.client.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "key"}, Data: map[string][]byte{
-		desired.ServiceAccountPublicKey: key.Certificate, desired.ServiceAccountPrivateKey: key.Key,
-	}}))
+	c.must(c.client.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "key"}, Data: map[string][]byte{
+			desired.ServiceAccountPublicKey: key.Certificate, desired.ServiceAccountPrivateKey: key.Key,
+		},
+	}))
 	c.expectBlocked(v1alpha1.ReasonRestoring)
-	result, err := json.Marshal(format.Result{Manifest: format.Manifest{
+	result, err := json.Marshal(format.Result{Verification: format.VerifiedBySignature, Manifest: format.Manifest{
 		Namespace: "ns", Cluster: "former", ServiceAccountKey: format.Fingerprint(key.Certificate),
 		Snapshot: format.Snapshot{Revision: 7, EncryptionKeys: []string{name}},
 	}})
@@ -155,19 +168,35 @@ func TestRestoreWithWrongEncryptionKeys(t *testing.T) {
 	}
 }
 
-// TestRecoveryWithoutIdentities checks that a recovery from a backup names the Secret, too.
+// TestRecoveryWithoutIdentities checks that a recovery from a backup also names the Secret without the identities.
 func TestRecoveryWithoutIdentities(t *testing.T) {
 	c := newCluster(t)
 	c.execute([]string{"create"})
-	p := &pass{cluster: c.get(), state: bootstrapped()}
-	p.cluster.Status.Recovery = &v1alpha1.RecoveryStatus{Member: "demo-3", Request: v1alpha1.Recovery{
-		Encryption: &v1alpha1.BackupEncryption{SecretRef: corev1.LocalObjectReference{Name: "wrong"}},
-		From: &v1alpha1.RestoreSource{Location: &v1alpha1.BackupLocation{
-			Destination: v1alpha1.BackupDestination{Volume: &v1alpha1.VolumeDestination{ClaimName: "backups"}}, Path: "ns/former/b",
-		}},
-	}}
-	c.must(c.reconciler.createRecoveryPod(t.Context(), p))
-	if r := p.cluster.Status.Recovery; r.Reason != v1alpha1.ReasonObjectMissing || r.Message != "Secret wrong does not exist" {
+	object, state := c.get(), bootstrapped()
+	state.Cluster = object
+	state.Claims = append(state.Claims, corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "demo-3"}})
+	recoverQuorum := func() {
+		_, err := recovery.Recover(t.Context(), c.reconciler.objects(), state, c.clock.Now())
+		c.must(err)
+	}
+	object.Status.Recovery = &v1alpha1.RecoveryStatus{
+		Stage: v1alpha1.RecoveryRestoring, Member: "demo-3", Request: v1alpha1.Recovery{
+			Encryption: &v1alpha1.BackupEncryption{SecretRef: corev1.LocalObjectReference{Name: "wrong"}},
+			From: &v1alpha1.RestoreSource{Location: &v1alpha1.BackupLocation{
+				Destination: v1alpha1.BackupDestination{Volume: &v1alpha1.VolumeDestination{ClaimName: "backups"}},
+				Path:        "ns/former/b",
+			}},
+		},
+	}
+	recoverQuorum()
+	if r := object.Status.Recovery; r.Reason != v1alpha1.ReasonBackupNotVerifiable ||
+		!strings.Contains(r.Message, "set verificationKey") {
+		t.Errorf("%+v", r)
+	}
+	object.Status.Recovery.Request.From.Location.VerificationKey = verificationKey
+	recoverQuorum()
+	if r := object.Status.Recovery; r.Reason != v1alpha1.ReasonObjectMissing ||
+		r.Message != "Secret wrong does not exist" {
 		t.Errorf("%+v", r)
 	}
 	pod := &corev1.Pod{}
@@ -177,25 +206,27 @@ func TestRecoveryWithoutIdentities(t *testing.T) {
 	identity, err := age.GenerateX25519Identity()
 	c.must(err)
 	c.secretWith("wrong", desired.IdentitiesKey, identity.String())
-	c.must(c.reconciler.createRecoveryPod(t.Context(), p))
+	recoverQuorum()
 	c.must(c.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-recovery"}, pod))
-	if r := p.cluster.Status.Recovery; r.Reason != "" || r.Message != "" {
+	if r := object.Status.Recovery; r.Reason != "" || r.Message != "" {
 		t.Errorf("%+v", r)
 	}
 }
 
-// restoredResult returns the termination message of a pod that restored a backup whose keys are missing.
+// restoredResult returns the termination message of a pod that has restored a backup whose keys are missing.
 func (c *cluster) restoredResult(location string) string {
 	c.t.Helper()
-	result, err := json.Marshal(format.Result{Location: location, Manifest: format.Manifest{
-		Namespace: "ns", Cluster: "former", ServiceAccountKey: "0123", Snapshot: format.Snapshot{Revision: 7},
-	}})
+	result, err := json.Marshal(format.Result{
+		Location: location, Verification: format.VerifiedBySignature, Manifest: format.Manifest{
+			Namespace: "ns", Cluster: "former", ServiceAccountKey: "0123", Snapshot: format.Snapshot{Revision: 7},
+		},
+	})
 	c.must(err)
 	return string(result)
 }
 
-// TestRestoreOfAnotherBackup checks that the cluster does not start with a backup that spec.restore no longer names: a user
-// selects another one when keys of the first are missing.
+// TestRestoreOfAnotherBackup checks that the cluster does not start with a backup that spec.restore no longer names,
+// for example because the user has selected another backup after keys of the first one were missing.
 func TestRestoreOfAnotherBackup(t *testing.T) {
 	c := restoring(t, v1alpha1.Restore{})
 	c.expectBlocked(v1alpha1.ReasonRestoring)
@@ -211,7 +242,7 @@ func TestRestoreOfAnotherBackup(t *testing.T) {
 	if !slices.Contains(pod.Spec.Containers[0].Args, "--path=ns/former/other") {
 		t.Errorf("the pod restores %q", pod.Spec.Containers[0].Args)
 	}
-	// The command resumes a restore of the same UID.
+	// The command in the pod resumes a restore with the same UID.
 	if desired.JobUID(pod) == desired.JobUID(former) {
 		t.Errorf("both restores have the UID %s", desired.JobUID(pod))
 	}
@@ -231,8 +262,8 @@ func (c *cluster) restorePod() *corev1.Pod {
 	return pod
 }
 
-// TestRestoreIsRemoved checks that no member starts on a volume into which a backup is being restored, without the keys of
-// the backup, when spec.restore is removed.
+// TestRestoreIsRemoved checks that after spec.restore was removed, no member starts without the keys of the backup on a
+// volume into which the backup is being restored.
 func TestRestoreIsRemoved(t *testing.T) {
 	c := restoring(t, v1alpha1.Restore{})
 	c.expectBlocked(v1alpha1.ReasonRestoring)
@@ -251,8 +282,8 @@ func TestRestoreIsRemoved(t *testing.T) {
 	}
 }
 
-// recovering returns a bootstrapped cluster in the stage Stopping of its second recovery, while the pod of the first one, which
-// was replaced, exists.
+// recovering returns a bootstrapped cluster in the stage Stopping of its second recovery. The pod of the first
+// recovery, which the second one has replaced, still exists.
 func recovering(t *testing.T) *cluster {
 	t.Helper()
 	c := newCluster(t)
@@ -264,16 +295,20 @@ func recovering(t *testing.T) *cluster {
 	object := c.get()
 	object.Spec.Recovery = &v1alpha1.Recovery{RequestID: "1", Member: "demo-0"}
 	c.must(c.client.Update(t.Context(), object))
-	object.Status.Recovery = &v1alpha1.RecoveryStatus{Request: *object.Spec.Recovery, Stage: v1alpha1.RecoveryRestoring, Member: "demo-0"}
-	c.must(c.reconciler.create(t.Context(), object, desired.RecoveryPod(object, "quorate:1")))
+	object.Status.Recovery = &v1alpha1.RecoveryStatus{
+		Request: *object.Spec.Recovery, Stage: v1alpha1.RecoveryRestoring, Member: "demo-0",
+	}
+	c.must(c.reconciler.objects().Create(t.Context(), object, desired.RecoveryPod(object, "quorate:1")))
 	object.Spec.Recovery.RequestID = "2"
 	c.must(c.client.Update(t.Context(), object))
-	object.Status.Recovery = &v1alpha1.RecoveryStatus{Request: *object.Spec.Recovery, Stage: v1alpha1.RecoveryStopping, Member: "demo-0"}
+	object.Status.Recovery = &v1alpha1.RecoveryStatus{
+		Request: *object.Spec.Recovery, Stage: v1alpha1.RecoveryStopping, Member: "demo-0",
+	}
 	c.must(c.client.Status().Update(t.Context(), object))
 	return c
 }
 
-// TestRecoveryWhoseFormerPodIsUnknown checks that a recovery does not prepare data before the operator has read whether the
+// TestRecoveryWhoseFormerPodIsUnknown checks that a recovery prepares no data before the operator has read whether the
 // pod of the former recovery still uses the volume.
 func TestRecoveryWhoseFormerPodIsUnknown(t *testing.T) {
 	c := recovering(t)
@@ -301,7 +336,8 @@ func TestRecoveryWhoseFormerPodIsUnknown(t *testing.T) {
 	}
 }
 
-// TestRecoveryIgnoresTheFormerPod checks that a recovery does not end with the result of another request.
+// TestRecoveryIgnoresTheFormerPod checks that a recovery ignores the result of a pod that was created for another
+// request.
 func TestRecoveryIgnoresTheFormerPod(t *testing.T) {
 	c := recovering(t)
 	pod := &corev1.Pod{}
@@ -327,26 +363,72 @@ func TestRecoveryIgnoresTheFormerPod(t *testing.T) {
 	}
 }
 
-// TestRejectedRestorePodIsRetriedLater checks that a pod that the kubelet rejects, which has no container statuses, is not
-// replaced at once.
+// TestRejectedRestorePodIsRetriedLater checks that a pod that the kubelet has rejected, which has no container
+// statuses, is replaced only after preparation.RetryInterval.
 func TestRejectedRestorePodIsRetriedLater(t *testing.T) {
 	c := restoring(t, v1alpha1.Restore{})
 	c.expectBlocked(v1alpha1.ReasonRestoring)
 	pod := c.restorePod()
 	pod.CreationTimestamp = metav1.NewTime(c.clock.Now())
 	c.must(c.client.Update(t.Context(), pod))
-	pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "OutOfcpu", "Node didn't have enough resource: cpu"
+	pod.Status.Phase, pod.Status.Reason, pod.Status.Message =
+		corev1.PodFailed, "OutOfcpu", "Node didn't have enough resource: cpu"
 	c.must(c.client.Status().Update(t.Context(), pod))
-	c.clock.Step(restoreRetryInterval / 2)
+	c.clock.Step(preparation.RetryInterval / 2)
 	c.expectBlocked(v1alpha1.ReasonRestoreFailed, "didn't have enough resource")
 	if pod := c.restorePod(); pod.Status.Phase != corev1.PodFailed {
 		t.Errorf("the pod was replaced: %+v", pod.Status)
 	}
-	c.clock.Step(restoreRetryInterval)
+	c.clock.Step(preparation.RetryInterval)
 	for range 3 {
 		c.reconcile()
 	}
 	if pod := c.restorePod(); pod.Status.Phase == corev1.PodFailed {
 		t.Errorf("the pod was not replaced: %+v", pod.Status)
+	}
+}
+
+// TestUnverifiedRestoreIsReported checks that a cluster does not start with a backup that was not verified unless the
+// spec skips the verification, and that events, condition and status then say so.
+func TestUnverifiedRestoreIsReported(t *testing.T) {
+	result := func(v format.Verification) string {
+		text, err := json.Marshal(format.Result{
+			Location: "file:///backups/ns/former/b", Verification: v, Manifest: format.Manifest{
+				Namespace: "ns", Cluster: "former", ServiceAccountKey: "0123", Snapshot: format.Snapshot{Revision: 7},
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for _, v := range []format.Verification{"", format.Unverified} {
+		c := restoring(t, v1alpha1.Restore{ServiceAccountKeyPolicy: v1alpha1.ReplaceServiceAccountKey})
+		c.expectBlocked(v1alpha1.ReasonRestoring)
+		c.endRestore(corev1.PodSucceeded, result(v))
+		c.expectBlocked(v1alpha1.ReasonRestoreFailed, "verif", "delete the cluster and create it again")
+	}
+	c := restoring(t, v1alpha1.Restore{
+		From:                    v1alpha1.RestoreSource{Verification: v1alpha1.SkipVerification},
+		ServiceAccountKeyPolicy: v1alpha1.ReplaceServiceAccountKey,
+	})
+	c.expectBlocked(v1alpha1.ReasonRestoring)
+	c.endRestore(corev1.PodFailed, "Error: unknown flag: --unverified")
+	c.expectBlocked(v1alpha1.ReasonRestoreFailed,
+		"is of an earlier release, which does not verify backups: set spec.image")
+	c.clock.Step(time.Minute)
+	c.reconcile()
+	c.reconcile()
+	c.endRestore(corev1.PodSucceeded, result(format.Unverified))
+	for range 5 {
+		c.reconcile()
+	}
+	restored := meta.FindStatusCondition(c.get().Status.Conditions, v1alpha1.Restored)
+	if s := c.get().Status.Restore; !s.Completed || s.Verification != "None" ||
+		!strings.Contains(restored.Message, "(not verified)") {
+		t.Errorf("%+v, %s", s, restored.Message)
+	}
+	if events := strings.Join(c.results, "\n"); !strings.Contains(events, v1alpha1.ReasonBackupNotVerified) {
+		t.Errorf("events: %s", events)
 	}
 }

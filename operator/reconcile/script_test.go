@@ -37,27 +37,33 @@ import (
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/pki"
+	"quorate.dev/operator/reconcile/apiservices"
+	"quorate.dev/operator/reconcile/configuration"
+	"quorate.dev/operator/reconcile/outcome"
 )
 
 var update = flag.Bool("update", false, "rewrite the results in the scripts")
 
 var demo = types.NamespacedName{Namespace: "ns", Name: "demo"}
 
-// cluster is an ApiServerCluster named demo in a simulated hosting cluster, without etcd members.
+// cluster is an ApiServerCluster named demo in a simulated hosting cluster. Its pods never run, so its etcd has no
+// members.
 type cluster struct {
 	t          *testing.T
 	client     client.Client
 	clock      *clocktesting.FakeClock
 	reconciler *Reconciler
 	results    []string
-	hosted     client.Client   // of the API inside the cluster
-	served     map[string]bool // paths of group versions that the API servers serve
+	hosted     client.Client   // client of the simulated API inside the cluster
+	served     map[string]bool // paths of the group versions that the API servers serve
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1alpha1.AddToScheme, apiregistrationv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		scheme.AddToScheme, v1alpha1.AddToScheme, apiregistrationv1.AddToScheme,
+	} {
 		if err := add(s); err != nil {
 			t.Fatal(err)
 		}
@@ -75,10 +81,10 @@ func newCluster(t *testing.T) *cluster {
 			}
 			return nil
 		},
-		Host:    Host{Server: "https://host.example.org:6443", CAData: []byte("CA")},
+		Host:    apiservices.Host{Server: "https://host.example.org:6443", CAData: []byte("CA")},
 		Connect: func(*rest.Config) (client.Client, error) { return c.hosted, nil },
 		Client:  c.client, Reader: c.client, Recorder: c, Etcd: etcd.NewPool(), Clock: c.clock, Image: "quorate:1",
-		Checks: NewChecks(),
+		Checks: configuration.NewChecks(), Retries: outcome.NewRetries(),
 	}
 	return c
 }
@@ -88,7 +94,7 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 	c.results = append(c.results, fmt.Sprintf("> %s %s: %s", kind, reason, fmt.Sprintf(note, args...)))
 }
 
-// execute runs one line of a script:
+// execute executes one line of a script:
 //
 //	create FIELD=VALUE...   create the cluster: replicas, image, external, extension, arg.NAME,
 //	                        controllerManager, scheduler (their images; none: removed)
@@ -144,7 +150,7 @@ func (c *cluster) execute(fields []string) []string {
 	case "reconcile":
 		c.reconcile()
 	case "settle":
-		for wait := time.Duration(0); wait < shortWait; {
+		for wait := time.Duration(0); wait < outcome.ShortWait; {
 			wait = c.reconcile()
 		}
 		c.results = nil
@@ -246,7 +252,7 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			n, err := strconv.Atoi(value)
 			c.must(err)
 			object.Spec.Replicas = ptr.To(int32(n))
-		case field == "extension": // GROUP/VERSION...
+		case field == "extension": // GROUP/VERSION,...
 			object.Spec.Mode = v1alpha1.ModeExtension
 			group, versions, _ := strings.Cut(value, "/")
 			object.Spec.Extension.Groups = append(object.Spec.Extension.Groups, v1alpha1.ExtensionGroup{
@@ -273,7 +279,7 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			}}
 		case field == "authentication":
 			object.Spec.Authentication = &v1alpha1.ConfigurationFiles{ConfigMapRef: &corev1.LocalObjectReference{Name: value}}
-		case field == "resources": // encrypted ones, RESOURCE,...
+		case field == "resources": // encrypted resources: RESOURCE,...
 			object.Spec.Encryption = &v1alpha1.Encryption{Resources: strings.Split(value, ",")}
 		case field == "encryption" && value == "none":
 			object.Spec.Encryption = nil
@@ -281,7 +287,7 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			object.Spec.Encryption = &v1alpha1.Encryption{Provider: v1alpha1.EncryptionProvider(value)}
 		case field == "serving":
 			object.Spec.Certificates.Serving.SecretRef = &corev1.LocalObjectReference{Name: value}
-		case field == "window": // for an hour
+		case field == "window": // schedule of a maintenance window of one hour
 			object.Spec.Maintenance.Windows = []v1alpha1.MaintenanceWindow{
 				{Schedule: strings.ReplaceAll(value, "_", " "), Duration: metav1.Duration{Duration: time.Hour}},
 			}
@@ -295,17 +301,17 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 	}
 }
 
-// reconcile returns the requeue interval, 0 after an error.
+// reconcile reconciles once and returns the requeue interval, or 0 after an error.
 func (c *cluster) reconcile() time.Duration {
 	result, err := c.reconciler.Reconcile(c.t.Context(), ctrl.Request{NamespacedName: demo})
 	switch {
 	case err != nil:
 		c.results = append(c.results, "> error: "+strings.ReplaceAll(err.Error(), "\n", "; "))
-		return resyncInterval
+		return outcome.ResyncInterval
 	case result.RequeueAfter > 0:
 		c.results = append(c.results, "> requeue after "+result.RequeueAfter.String())
 	default:
-		return resyncInterval
+		return outcome.ResyncInterval
 	}
 	return result.RequeueAfter
 }
@@ -332,7 +338,8 @@ func (c *cluster) give(name, lifetime, host string) {
 	c.must(err)
 	authority, err := pki.NewAuthority("cert-manager", 2*life, c.clock.Now())
 	c.must(err)
-	pair, err := authority.Issue(pki.Leaf{CommonName: host, DNSNames: []string{host}, Server: true, Lifetime: life}, c.clock.Now())
+	pair, err := authority.Issue(pki.Leaf{CommonName: host, DNSNames: []string{host}, Server: true, Lifetime: life},
+		c.clock.Now())
 	c.must(err)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{
 		corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key, desired.AuthorityKey: authority.Certificate,
@@ -401,7 +408,9 @@ func (c *cluster) serving() {
 
 func (c *cluster) rotation() {
 	if rotations := c.get().Status.Rotations; rotations != nil {
-		for name, one := range map[string]*v1alpha1.Rotation{"authorities": rotations.Authorities, "keys": rotations.ServiceAccountKeys} {
+		for name, one := range map[string]*v1alpha1.Rotation{
+			"authorities": rotations.Authorities, "keys": rotations.ServiceAccountKeys,
+		} {
 			if one != nil {
 				c.results = append(c.results, fmt.Sprintf("= %s: %s", name, one.Stage))
 			}
@@ -418,7 +427,8 @@ func (c *cluster) rotation() {
 func (c *cluster) objects() {
 	for _, list := range []client.ObjectList{
 		&v1alpha1.ApiServerClusterList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.ServiceList{},
-		&appsv1.DeploymentList{}, &corev1.SecretList{}, &policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{},
+		&appsv1.DeploymentList{}, &corev1.SecretList{}, &policyv1.PodDisruptionBudgetList{},
+		&networkingv1.NetworkPolicyList{},
 	} {
 		c.must(c.client.List(c.t.Context(), list))
 		var names []string
@@ -428,18 +438,20 @@ func (c *cluster) objects() {
 		}))
 		slices.Sort(names)
 		if kind := strings.TrimSuffix(fmt.Sprintf("%T", list), "List"); len(names) > 0 {
-			c.results = append(c.results, fmt.Sprintf("= %s %s", kind[strings.LastIndex(kind, ".")+1:], strings.Join(names, " ")))
+			c.results = append(c.results,
+				fmt.Sprintf("= %s %s", kind[strings.LastIndex(kind, ".")+1:], strings.Join(names, " ")))
 		}
 	}
 }
 
 func (c *cluster) conditions() {
 	for _, condition := range c.get().Status.Conditions {
-		c.results = append(c.results, fmt.Sprintf("= %s=%s %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message))
+		c.results = append(c.results,
+			fmt.Sprintf("= %s=%s %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message))
 	}
 }
 
-// play runs a script and returns it with the actual results.
+// play executes a script and returns it with the actual results.
 func play(t *testing.T, script []byte) []byte {
 	c := newCluster(t)
 	var out bytes.Buffer

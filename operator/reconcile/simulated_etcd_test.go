@@ -15,22 +15,28 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"quorate.dev/apiserver/config"
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/membership"
 )
 
-// simulatedEtcd simulates the members of one etcd with etcd's own preconditions for membership changes. Its processes
-// serve etcd's gRPC API with TLS, so that the operator's real client is used.
+// simulatedEtcd simulates the members of one etcd, with etcd's preconditions for membership changes. Its processes
+// serve etcd's gRPC API with TLS, so that the operator uses its real client.
 type simulatedEtcd struct {
 	mutex     sync.Mutex
-	before    func() // called before each membership change; nil: nothing
+	before    func() // called before each membership change; nil: not set
 	members   []*simulatedMember
 	formed    bool
 	nextID    uint64
 	disks     map[string]*disk    // by UID of the claim
 	processes map[string]*process // by UID of the pod
-	committed int64               // last acknowledged write
+	committed int64               // revision of the last acknowledged write
+
+	difference  string // the difference of data that all members report
+	withoutRuns bool   // the members are of a release that reports nothing
 }
 
 type simulatedMember struct {
@@ -42,9 +48,9 @@ type simulatedMember struct {
 	leader  bool
 }
 
-// disk is the data of a member.
+// disk is the content of a member's volume.
 type disk struct {
-	member   uint64 // 0: empty
+	member   uint64 // ID of the member that has started on the disk; 0: the disk is empty
 	revision int64
 }
 
@@ -52,7 +58,8 @@ type disk struct {
 type process struct {
 	etcd    *simulatedEtcd
 	pod     string
-	initial []string // members of --etcd-initial-cluster; nil: it joins an existing cluster
+	run     string
+	initial []string // names in --etcd-initial-cluster; nil: the member joins an existing cluster
 	disk    *disk
 	frozen  bool
 	server  *grpc.Server
@@ -64,7 +71,7 @@ func newSimulatedEtcd() *simulatedEtcd {
 	return &simulatedEtcd{disks: map[string]*disk{}, processes: map[string]*process{}}
 }
 
-// pause calls before, once. It may change the cluster.
+// pause calls before, if it is set, and resets it. before may change the cluster.
 func (e *simulatedEtcd) pause() {
 	e.mutex.Lock()
 	before := e.before
@@ -75,7 +82,7 @@ func (e *simulatedEtcd) pause() {
 	}
 }
 
-// serve starts the API of a member.
+// serve starts the gRPC server of a member.
 func (p *process) serve(address string, certificate tls.Certificate, authority []byte) error {
 	clients := x509.NewCertPool()
 	if !clients.AppendCertsFromPEM(authority) {
@@ -91,11 +98,15 @@ func (p *process) serve(address string, certificate tls.Certificate, authority [
 	})))
 	etcdserverpb.RegisterClusterServer(p.server, p)
 	etcdserverpb.RegisterMaintenanceServer(p.server, p)
+	p.server.RegisterService(&grpc.ServiceDesc{
+		ServiceName: config.MemberReportService, HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: config.MemberReportName, Handler: p.report}},
+	}, p)
 	go func() { _ = p.server.Serve(listener) }()
 	return nil
 }
 
-// member returns the member that a process runs, or nil if it cannot start with its data.
+// member returns the member that a process runs, or nil if the process cannot start with the data on its disk.
 func (e *simulatedEtcd) member(p *process) *simulatedMember {
 	for _, m := range e.members {
 		if m.id == p.disk.member {
@@ -114,7 +125,7 @@ func (e *simulatedEtcd) named(name string) *simulatedMember {
 	return nil
 }
 
-// running returns the process of a member, or nil.
+// running returns the process of a member, or nil if none runs.
 func (e *simulatedEtcd) running(m *simulatedMember) *process {
 	for _, p := range e.processes {
 		if !p.frozen && p.disk.member == m.id {
@@ -148,7 +159,8 @@ func (e *simulatedEtcd) tick() {
 	for _, p := range e.processes {
 		m := e.named(p.pod)
 		if p.disk.member == 0 && p.initial == nil && m != nil && !m.started {
-			p.disk.member = m.id // it starts with the leader's data; a member that has started before refuses to
+			// A learner gets the leader's data; a member that has started before refuses to start without its data.
+			p.disk.member = m.id
 		}
 		if m := e.member(p); m != nil && !p.frozen {
 			m.started = true
@@ -166,8 +178,8 @@ func (e *simulatedEtcd) tick() {
 	}
 }
 
-// form creates a new etcd from processes with empty disks, once a quorum of their initial members runs. A second call
-// loses all data.
+// form creates a new etcd from processes with empty disks, once a quorum of their initial members runs. If the operator
+// causes that a second time, all data is lost.
 func (e *simulatedEtcd) form() {
 	for _, p := range e.processes {
 		if p.disk.member != 0 || len(p.initial) == 0 {
@@ -179,7 +191,7 @@ func (e *simulatedEtcd) form() {
 				ready = append(ready, other)
 			}
 		}
-		if e.formed && e.named(p.pod) != nil { // members of the initial cluster that started later
+		if e.formed && e.named(p.pod) != nil { // an initial member that starts after the others have formed the etcd
 			p.disk.member = e.named(p.pod).id
 		} else if len(ready) >= membership.Quorum(len(p.initial)) {
 			e.bootstrap(p.initial)
@@ -214,7 +226,7 @@ func (e *simulatedEtcd) elect() {
 	best.leader = true
 }
 
-// readable returns the newest revision of a healthy voter, or -1 without a quorum.
+// readable returns the newest revision of a healthy voter, or -1 if there is no quorum.
 func (e *simulatedEtcd) readable() int64 {
 	if !e.quorum() {
 		return -1
@@ -242,7 +254,7 @@ func (e *simulatedEtcd) list() []*etcdserverpb.Member {
 
 var errNoLeader = rpctypes.ErrGRPCNoLeader
 
-// usable returns an error unless the process is a member of an etcd with a quorum.
+// usable returns an error unless the process runs a member of an etcd with a quorum.
 func (p *process) usable() error {
 	if p.frozen || p.etcd.member(p) == nil || !p.etcd.quorum() {
 		return errNoLeader
@@ -251,7 +263,9 @@ func (p *process) usable() error {
 }
 
 // MemberList implements etcdserverpb.ClusterServer.
-func (p *process) MemberList(context.Context, *etcdserverpb.MemberListRequest) (*etcdserverpb.MemberListResponse, error) {
+func (p *process) MemberList(
+	context.Context, *etcdserverpb.MemberListRequest,
+) (*etcdserverpb.MemberListResponse, error) {
 	p.etcd.mutex.Lock()
 	defer p.etcd.mutex.Unlock()
 	if err := p.usable(); err != nil {
@@ -261,7 +275,9 @@ func (p *process) MemberList(context.Context, *etcdserverpb.MemberListRequest) (
 }
 
 // MemberAdd implements etcdserverpb.ClusterServer.
-func (p *process) MemberAdd(_ context.Context, r *etcdserverpb.MemberAddRequest) (*etcdserverpb.MemberAddResponse, error) {
+func (p *process) MemberAdd(
+	_ context.Context, r *etcdserverpb.MemberAddRequest,
+) (*etcdserverpb.MemberAddResponse, error) {
 	p.etcd.pause()
 	p.etcd.mutex.Lock()
 	defer p.etcd.mutex.Unlock()
@@ -278,12 +294,16 @@ func (p *process) MemberAdd(_ context.Context, r *etcdserverpb.MemberAddRequest)
 	}
 	name, _, _ := strings.Cut(strings.TrimPrefix(r.PeerURLs[0], "https://"), ".")
 	p.etcd.nextID++
-	p.etcd.members = append(p.etcd.members, &simulatedMember{id: p.etcd.nextID, name: name, peerURL: r.PeerURLs[0], learner: r.IsLearner})
+	p.etcd.members = append(p.etcd.members, &simulatedMember{
+		id: p.etcd.nextID, name: name, peerURL: r.PeerURLs[0], learner: r.IsLearner,
+	})
 	return &etcdserverpb.MemberAddResponse{Header: &etcdserverpb.ResponseHeader{}}, nil
 }
 
 // MemberRemove implements etcdserverpb.ClusterServer with the strict reconfiguration check.
-func (p *process) MemberRemove(_ context.Context, r *etcdserverpb.MemberRemoveRequest) (*etcdserverpb.MemberRemoveResponse, error) {
+func (p *process) MemberRemove(
+	_ context.Context, r *etcdserverpb.MemberRemoveRequest,
+) (*etcdserverpb.MemberRemoveResponse, error) {
 	p.etcd.pause()
 	p.etcd.mutex.Lock()
 	defer p.etcd.mutex.Unlock()
@@ -305,7 +325,9 @@ func (p *process) MemberRemove(_ context.Context, r *etcdserverpb.MemberRemoveRe
 }
 
 // MemberPromote implements etcdserverpb.ClusterServer.
-func (p *process) MemberPromote(_ context.Context, r *etcdserverpb.MemberPromoteRequest) (*etcdserverpb.MemberPromoteResponse, error) {
+func (p *process) MemberPromote(
+	_ context.Context, r *etcdserverpb.MemberPromoteRequest,
+) (*etcdserverpb.MemberPromoteResponse, error) {
 	p.etcd.pause()
 	p.etcd.mutex.Lock()
 	defer p.etcd.mutex.Unlock()
@@ -326,7 +348,9 @@ func (p *process) MemberPromote(_ context.Context, r *etcdserverpb.MemberPromote
 }
 
 // MoveLeader implements etcdserverpb.MaintenanceServer.
-func (p *process) MoveLeader(_ context.Context, r *etcdserverpb.MoveLeaderRequest) (*etcdserverpb.MoveLeaderResponse, error) {
+func (p *process) MoveLeader(
+	_ context.Context, r *etcdserverpb.MoveLeaderRequest,
+) (*etcdserverpb.MoveLeaderResponse, error) {
 	p.etcd.pause()
 	p.etcd.mutex.Lock()
 	defer p.etcd.mutex.Unlock()
@@ -341,6 +365,20 @@ func (p *process) MoveLeader(_ context.Context, r *etcdserverpb.MoveLeaderReques
 		m.leader = i == to
 	}
 	return &etcdserverpb.MoveLeaderResponse{Header: &etcdserverpb.ResponseHeader{}}, nil
+}
+
+// report implements grpc.MethodHandler.
+func (p *process) report(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	if err := decode(&emptypb.Empty{}); err != nil {
+		return nil, err
+	}
+	p.etcd.mutex.Lock()
+	defer p.etcd.mutex.Unlock()
+	report := config.MemberReport{Run: p.run, Compared: p.etcd.quorum(), Difference: p.etcd.difference}
+	if p.etcd.withoutRuns {
+		report = config.MemberReport{}
+	}
+	return wrapperspb.String(report.String()), nil
 }
 
 // Status implements etcdserverpb.MaintenanceServer.

@@ -33,10 +33,11 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/observed"
+	"quorate.dev/operator/reconcile/configuration"
 	"quorate.dev/test/invariants"
 )
 
-// TestMain discards the logs of libraries, because unreachable members are normal here.
+// TestMain discards the logs of libraries, because they report unreachable members, which the tests cause.
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
@@ -44,30 +45,31 @@ func TestMain(m *testing.M) {
 }
 
 // simulation is a cluster with operators, a simulated kubelet and a simulated etcd. Each write of an operator and each
-// disturbance is a step of its history.
+// disturbance is a step in its history.
 type simulation struct {
 	*cluster
-	random     *rand.Rand
-	raw        client.WithWatch // without interception
-	etcd       *simulatedEtcd
-	operators  []*Reconciler
-	acting     int // index of the operator that reconciles
-	network    string
-	addresses  int
-	uids       int
-	refused    func(verb string, object client.Object) error // a webhook or quota; nil: nothing is refused
-	turn       sync.Mutex                                    // held during an interlude in a request to etcd
-	interludes int                                           // how many are running
-	ended      []*grpc.Server                                // of processes that ended during one
-	pause      func()                                        // runs before the next write of an operator, once
-	backup     map[string]*corev1.Secret                     // the user's copies of Secrets
+	random    *rand.Rand
+	raw       client.WithWatch // not intercepted
+	etcd      *simulatedEtcd
+	operators []*Reconciler
+	acting    int // index of the operator that reconciles
+	network   string
+	addresses int
+	uids      int
+	// Returns the error of a write that a webhook or quota refuses; nil: no write is refused.
+	refused    func(verb string, object client.Object) error
+	turn       sync.Mutex                // held while another operator acts during a request to etcd
+	interludes int                       // number of interludes that are running
+	ended      []*grpc.Server            // servers of processes that have ended during an interlude
+	pause      func()                    // called once before the next write of an operator
+	backup     map[string]*corev1.Secret // the user's copies of Secrets
 	history    []invariants.Step
 }
 
 func newSimulation(t *testing.T, seed int64) *simulation {
 	w := &simulation{
-		cluster: newCluster(t), random: rand.New(rand.NewSource(seed)), etcd: newSimulatedEtcd(), backup: map[string]*corev1.Secret{},
-		network: fmt.Sprintf("127.%d.%d.", 130+rand.Intn(60), rand.Intn(256)),
+		cluster: newCluster(t), random: rand.New(rand.NewSource(seed)), etcd: newSimulatedEtcd(),
+		backup: map[string]*corev1.Secret{}, network: fmt.Sprintf("127.%d.%d.", 130+rand.Intn(60), rand.Intn(256)),
 	}
 	raw, ok := w.client.(client.WithWatch)
 	if !ok {
@@ -76,8 +78,10 @@ func newSimulation(t *testing.T, seed int64) *simulation {
 	w.raw = raw
 	for _, name := range []string{"a", "b"} {
 		operator := *w.reconciler
-		operator.Etcd, operator.Checks = etcd.NewPool(), NewChecks()
-		operator.Client = &staleReader{Client: w.intercepted(name), live: raw, random: w.random, seen: map[string]client.Object{}}
+		operator.Etcd, operator.Checks = etcd.NewPool(), configuration.NewChecks()
+		operator.Client = &staleReader{
+			Client: w.intercepted(name), live: raw, random: w.random, seen: map[string]client.Object{},
+		}
 		w.operators = append(w.operators, &operator)
 	}
 	t.Cleanup(func() {
@@ -113,7 +117,7 @@ func (s *staleReader) Get(ctx context.Context, key client.ObjectKey, into client
 	return err
 }
 
-// intercepted returns the client of an operator. Its writes are recorded, and may be rejected or delayed.
+// intercepted returns the client of an operator, which records its writes, and may reject or delay them.
 func (w *simulation) intercepted(operator string) client.WithWatch {
 	write := func(verb string, object client.Object, do func() error) error {
 		if pause := w.pause; pause != nil && verb != "status" {
@@ -136,26 +140,32 @@ func (w *simulation) intercepted(operator string) client.WithWatch {
 			w.uids++
 			object.SetUID(types.UID(fmt.Sprint(w.uids)))
 			object.SetCreationTimestamp(metav1.NewTime(w.clock.Now()))
+			if _, backup := object.(*v1alpha1.ApiServerBackup); backup {
+				object.SetCreationTimestamp(metav1.Now()) // the fake client uses the real clock for deletion timestamps
+			}
 			return write("create", object, func() error { return c.Create(ctx, object, options...) })
 		},
 		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
 			return write("update", object, func() error { return c.Update(ctx, object, options...) })
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+		Patch: func(
+			ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption,
+		) error {
 			return write("patch", object, func() error { return c.Patch(ctx, object, patch, options...) })
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
 			return write("delete", object, func() error { return w.delete(ctx, object, options) })
 		},
 		SubResourcePatch: func(
-			ctx context.Context, c client.Client, _ string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption,
+			ctx context.Context, c client.Client, _ string, object client.Object, patch client.Patch,
+			options ...client.SubResourcePatchOption,
 		) error {
 			return write("status", object, func() error { return c.Status().Patch(ctx, object, patch, options...) })
 		},
 	})
 }
 
-// delete deletes an object with the precondition on its UID, which the fake client ignores.
+// delete deletes an object with the preconditions on its UID and its version, which the fake client ignores.
 func (w *simulation) delete(ctx context.Context, object client.Object, options []client.DeleteOption) error {
 	all := &client.DeleteOptions{}
 	all.ApplyOptions(options)
@@ -164,8 +174,9 @@ func (w *simulation) delete(ctx context.Context, object client.Object, options [
 		if err := w.raw.Get(ctx, client.ObjectKeyFromObject(object), current); err != nil {
 			return err
 		}
-		if current.GetUID() != *all.Preconditions.UID {
-			return apierrors.NewConflict(schema.GroupResource{}, object.GetName(), errors.New("another UID"))
+		version := all.Preconditions.ResourceVersion
+		if current.GetUID() != *all.Preconditions.UID || version != nil && current.GetResourceVersion() != *version {
+			return apierrors.NewConflict(schema.GroupResource{}, object.GetName(), errors.New("another UID or version"))
 		}
 	}
 	if err := w.raw.Delete(ctx, object); err != nil {
@@ -175,7 +186,7 @@ func (w *simulation) delete(ctx context.Context, object client.Object, options [
 	return nil
 }
 
-// kill ends the processes of pods that do not exist.
+// kill ends the processes of pods that no longer exist.
 func (w *simulation) kill() {
 	var pods corev1.PodList
 	w.must(w.raw.List(w.t.Context(), &pods))
@@ -185,7 +196,7 @@ func (w *simulation) kill() {
 		if !slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return string(pod.UID) == uid }) {
 			p.frozen = true
 			delete(w.etcd.processes, uid)
-			if w.interludes > 0 { // the paused operator would continue as soon as its connection closes
+			if w.interludes > 0 { // closing its connection would continue the paused operator
 				w.ended = append(w.ended, p.server)
 				continue
 			}
@@ -233,14 +244,16 @@ func (w *simulation) report(pod *corev1.Pod, ready bool) {
 	}
 }
 
-// start starts the process of a member's pod, or returns nil while an object that it mounts is missing.
+// start starts the process of a member's pod. It returns nil while an object that the pod mounts is missing.
 func (w *simulation) start(pod *corev1.Pod) *process {
 	claim := &corev1.PersistentVolumeClaim{}
 	if err := w.raw.Get(w.t.Context(), client.ObjectKeyFromObject(pod), claim); err != nil {
 		return nil
 	}
 	for _, source := range pod.Spec.Volumes[0].Projected.Sources {
-		if err := w.raw.Get(w.t.Context(), client.ObjectKey{Namespace: "ns", Name: source.Secret.Name}, &corev1.Secret{}); err != nil {
+		if err := w.raw.Get(
+			w.t.Context(), client.ObjectKey{Namespace: "ns", Name: source.Secret.Name}, &corev1.Secret{},
+		); err != nil {
 			return nil
 		}
 	}
@@ -254,7 +267,10 @@ func (w *simulation) start(pod *corev1.Pod) *process {
 	if w.etcd.disks[string(claim.UID)] == nil {
 		w.etcd.disks[string(claim.UID)] = &disk{}
 	}
-	p := &process{etcd: w.etcd, pod: pod.Name, disk: w.etcd.disks[string(claim.UID)], initial: initialMembers(pod)}
+	p := &process{
+		etcd: w.etcd, pod: pod.Name, run: string(pod.UID), disk: w.etcd.disks[string(claim.UID)],
+		initial: initialMembers(pod),
+	}
 	w.addresses++
 	address := fmt.Sprintf("%s%d", w.network, 1+w.addresses%250)
 	if p.serve(address, certificate, w.secret("demo-etcd-client-ca").Data[corev1.TLSCertKey]) != nil {
@@ -265,7 +281,7 @@ func (w *simulation) start(pod *corev1.Pod) *process {
 	return p
 }
 
-// initialMembers returns the members of a new etcd in the arguments of a pod, or nil if it joins an existing one.
+// initialMembers returns the initial members in the arguments of a pod, or nil if its member joins an existing etcd.
 func initialMembers(pod *corev1.Pod) (names []string) {
 	args := pod.Spec.Containers[0].Args
 	if slices.Contains(args, "--etcd-initial-cluster-state=existing") {
@@ -350,13 +366,15 @@ func (w *simulation) proceed() {
 	w.save()
 }
 
-// save copies the valid Secrets for the user.
+// save copies the valid Secrets to the user's copies.
 func (w *simulation) save() {
 	var secrets corev1.SecretList
 	w.must(w.raw.List(w.t.Context(), &secrets))
 	for i := range secrets.Items {
 		secret := &secrets.Items[i]
-		edited := slices.ContainsFunc([]string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey, "service-account.key"}, func(key string) bool {
+		edited := slices.ContainsFunc([]string{
+			corev1.TLSCertKey, corev1.TLSPrivateKeyKey, "service-account.key",
+		}, func(key string) bool {
 			return bytes.Equal(secret.Data[key], nonsense)
 		})
 		if !edited {
@@ -399,7 +417,7 @@ func (w *simulation) matches(object *v1alpha1.ApiServerCluster) bool {
 	return voters == object.VoterCount() && healthy == voters && len(w.etcd.members) == voters
 }
 
-// restore applies the user's copies of Secrets that are missing or cannot be used.
+// restore applies the user's copies of Secrets that are missing or unusable.
 func (w *simulation) restore() {
 	for name, saved := range w.backup {
 		if !strings.HasSuffix(name, "-ca") && !strings.HasSuffix(name, "service-account") {
@@ -420,7 +438,7 @@ func (w *simulation) restore() {
 	w.record(false, "restore Secrets")
 }
 
-// trace returns the last steps of the history.
+// trace returns the last n steps of the history.
 func (w *simulation) trace(n int) string {
 	var out strings.Builder
 	for i := max(0, len(w.history)-n); i < len(w.history); i++ {

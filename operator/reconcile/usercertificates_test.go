@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// If the user's Secret cannot be read for a moment, the operator retries. It does not issue a certificate of its own, which
-// the user's clients would not trust.
+// TestUnreadableCertificate checks that the operator retries if the user's Secret cannot be read. It must not issue a
+// certificate instead, which the user's clients would not trust.
 func TestUnreadableCertificate(t *testing.T) {
 	c := newCluster(t)
 	c.execute([]string{"create", "replicas=1", "external=https://etcd:2379", "serving=api-tls"})

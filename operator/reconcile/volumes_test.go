@@ -16,8 +16,8 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// TestVolumesThatCannotGrow checks that the condition has the reason, and that no pod restarts with a quota that
-// exceeds its volume.
+// TestVolumesThatCannotGrow checks that the condition has the reason of the rejection, and that no pod restarts with a
+// quota that exceeds its volume.
 func TestVolumesThatCannotGrow(t *testing.T) {
 	c := newCluster(t)
 	c.execute([]string{"create", "replicas=1"})

@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// api is an API server with Secrets, ConfigMaps and Widgets, which lists two objects per page and records the patches.
+// api is an API server with Secrets, ConfigMaps and Widgets. It lists two objects per page and records the patches.
 type api struct {
-	objects map[string]int                                // by path of the collection
-	fail    func(w http.ResponseWriter, path string) bool // responds with an error; nil: never
+	objects map[string]int                                // number of objects, by path of the collection
+	fail    func(w http.ResponseWriter, path string) bool // nil: no request fails
 	patched []string
 	broken  bool // discovery of group example.org fails
 }
@@ -46,12 +46,16 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path == "/api/v1":
 		write(w, metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{
 			{Name: "secrets", Namespaced: true, Verbs: verbs}, {Name: "configmaps", Namespaced: true, Verbs: verbs},
-			{Name: "bindings", Namespaced: true, Verbs: []string{"create"}}, {Name: "pods/status", Namespaced: true, Verbs: verbs},
+			{Name: "bindings", Namespaced: true, Verbs: []string{"create"}}, {
+				Name: "pods/status", Namespaced: true, Verbs: verbs,
+			},
 		}})
 	case path == "/apis/example.org/v1" && a.broken:
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case path == "/apis/example.org/v1":
-		write(w, metav1.APIResourceList{GroupVersion: "example.org/v1", APIResources: []metav1.APIResource{{Name: "widgets", Verbs: verbs}}})
+		write(w, metav1.APIResourceList{
+			GroupVersion: "example.org/v1", APIResources: []metav1.APIResource{{Name: "widgets", Verbs: verbs}},
+		})
 	case a.fail != nil && a.fail(w, r.Method+" "+path+"?"+r.URL.RawQuery):
 	case r.Method == http.MethodPatch:
 		a.patched = append(a.patched, path)
@@ -65,7 +69,9 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (a *api) list(w http.ResponseWriter, r *http.Request) {
 	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
-	list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}}
+	list := metav1.PartialObjectMetadataList{
+		TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"},
+	}
 	for i := from; i < min(from+2, a.objects[r.URL.Path]); i++ {
 		object := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("o", i)}}
 		if strings.HasPrefix(r.URL.Path, "/api/") {
@@ -88,8 +94,8 @@ func write(w http.ResponseWriter, value any) {
 func fail(w http.ResponseWriter, code int, reason metav1.StatusReason, next string) {
 	w.WriteHeader(code)
 	write(w, metav1.Status{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason,
-		ListMeta: metav1.ListMeta{Continue: next},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+		Code: int32(code), Reason: reason, ListMeta: metav1.ListMeta{Continue: next},
 	})
 }
 
@@ -112,14 +118,14 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// An interrupted rewrite continues at its position, in another process.
+// TestRunContinues checks that an interrupted rewrite continues at its position, in another process.
 func TestRunContinues(t *testing.T) {
 	a := &api{objects: map[string]int{"/api/v1/secrets": 5, "/api/v1/configmaps": 2}}
 	r := Rewriter{Config: a.start(t), Patterns: []string{"*.*"}}
 	var at Position
 	for passes := 1; ; passes++ {
 		calls := 0
-		now := func() time.Time { // ctx ends after the first page
+		now := func() time.Time { // the deadline passes after the first page
 			calls++
 			return farAway.Add(time.Duration(calls))
 		}
@@ -140,7 +146,7 @@ func TestRunErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		fail    func(w http.ResponseWriter, path string) bool
 		broken  bool
-		want    string // of the error
+		want    string // part of the error
 		patched int
 	}{
 		"object deleted meanwhile": {
@@ -159,20 +165,22 @@ func TestRunErrors(t *testing.T) {
 					fail(w, http.StatusForbidden, metav1.StatusReasonForbidden, "")
 				}
 				return refused
-			}, want: "rewriting secrets: ns/o0",
+			}, want: "rewrite secrets: ns/o0",
 		},
 		"list refused": {
 			fail: func(w http.ResponseWriter, _ string) bool {
 				fail(w, http.StatusForbidden, metav1.StatusReasonForbidden, "")
 				return true
-			}, want: "rewriting secrets",
+			}, want: "rewrite secrets",
 		},
 		"group of an extension server": {broken: true, patched: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &api{objects: map[string]int{"/api/v1/secrets": 3}, fail: c.fail, broken: c.broken}
-			_, done, err := Rewriter{Config: a.start(t), Patterns: []string{"secrets"}}.Run(t.Context(), Position{}, farAway, time.Now)
-			if c.want == "" && (err != nil || !done) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || done) {
+			_, done, err := Rewriter{Config: a.start(t), Patterns: []string{"secrets"}}.Run(t.Context(), Position{},
+				farAway, time.Now)
+			if c.want == "" && (err != nil || !done) ||
+				c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || done) {
 				t.Errorf("done %v, error %v; want error %q", done, err, c.want)
 			}
 			if len(a.patched) != c.patched {
@@ -182,7 +190,7 @@ func TestRunErrors(t *testing.T) {
 	}
 }
 
-// A list whose revision was compacted continues with the server's new token.
+// TestRunExpiredList checks that a list whose revision was compacted continues with the token in the server's error.
 func TestRunExpiredList(t *testing.T) {
 	expired := false
 	a := &api{objects: map[string]int{"/api/v1/secrets": 5}}
@@ -194,7 +202,8 @@ func TestRunExpiredList(t *testing.T) {
 		fail(w, http.StatusGone, metav1.StatusReasonExpired, "3")
 		return true
 	}
-	at, done, err := Rewriter{Config: a.start(t), Patterns: []string{"secrets"}}.Run(t.Context(), Position{}, farAway, time.Now)
+	at, done, err := Rewriter{Config: a.start(t), Patterns: []string{"secrets"}}.Run(t.Context(), Position{},
+		farAway, time.Now)
 	if err != nil || !done || !expired || len(a.patched) != 4 {
 		t.Errorf("Run() = %+v, %v, %v, %d patches; want 4", at, done, err, len(a.patched))
 	}
@@ -204,13 +213,17 @@ func TestRunCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	a := &api{objects: map[string]int{"/api/v1/secrets": 1}}
-	if _, done, err := (Rewriter{Config: a.start(t), Patterns: []string{"secrets"}}).Run(ctx, Position{}, farAway, time.Now); done || err == nil {
+	if _, done, err := (Rewriter{Config: a.start(t), Patterns: []string{"secrets"}}).Run(
+		ctx, Position{}, farAway, time.Now,
+	); done || err == nil {
 		t.Errorf("done %v, error %v; want an error", done, err)
 	}
 }
 
 func TestMatches(t *testing.T) {
-	secrets, events := schema.GroupResource{Resource: "secrets"}, schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
+	secrets, events := schema.GroupResource{Resource: "secrets"}, schema.GroupResource{
+		Group: "events.k8s.io", Resource: "events",
+	}
 	widgets := schema.GroupResource{Group: "example.org", Resource: "widgets"}
 	for pattern, want := range map[string][]schema.GroupResource{
 		"secrets": {secrets}, "secrets.": {secrets}, "*.": {secrets}, "*.*": {secrets, events, widgets}, "events": {events},

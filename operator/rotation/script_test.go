@@ -17,18 +17,21 @@ var update = flag.Bool("update", false, "write the results into the scripts")
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// world executes a script. One line each:
+// world executes the commands of a script, one per line:
 //
-//	overlap DURATION                 set the overlap; publication DURATION
-//	due REASON                       a rotation is due; without a reason: it is not
-//	replica NAME [missing=A,B] [static=C]   create a replica, or change what it lacks
-//	unreachable NAME                 a replica cannot be probed
-//	restart NAME                     recreate a replica: it has everything that is read at the start
+//	overlap DURATION                 set the overlap
+//	publication DURATION             set the publication time
+//	due REASON                       a rotation is due; without REASON: none is due
+//	replica NAME [missing=A,B] [static=C]   create a replica, or replace the credentials that it does not use
+//	unreachable NAME                 the credentials of a replica become unknown
+//	restart NAME                     recreate a replica: it then has all credentials that are read at the start
 //	remove NAME                      delete a replica
-//	kubeconfig NAME | done NAME      a kubeconfig has not followed; it has
+//	kubeconfig NAME                  add a kubeconfig that is not updated for the stage yet
+//	done NAME                        update a kubeconfig
+//	deployment NAME                  add a Deployment of a companion that is not updated for the stage yet
+//	rolled-out NAME                  update a Deployment
 //	after DURATION                   advance the clock
-//	deployment NAME                  add a Deployment whose pods have not followed; rolled-out NAME: they have
-//	plan                             results are the decision: "  > line"; the stage is entered
+//	plan                             print the decision in lines that begin with ">", and enter the stage
 type world struct {
 	t *testing.T
 	o Observation

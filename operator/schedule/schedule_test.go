@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestOpening has two windows: Saturdays from 02:00 to 06:00 and every day from 23:30 to 00:30, in Berlin.
+// TestOpening combines two windows in Berlin: Saturdays from 02:00 to 06:00, and every day from 23:30 to 00:30.
 func TestOpening(t *testing.T) {
 	var windows []Window
 	for expression, duration := range map[string]time.Duration{"0 2 * * SAT": 4 * time.Hour, "30 23 * * *": time.Hour} {
@@ -41,5 +41,30 @@ func TestOpening(t *testing.T) {
 	}
 	if at := Opening([]Window{{never, time.Hour}}, time.Now()); !at.IsZero() {
 		t.Errorf("opens at %s", at)
+	}
+}
+
+// TestLast checks schedules with many and with rare times, and schedules that have been suspended for years.
+func TestLast(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 30, 30, 0, time.UTC)
+	for expression, wanted := range map[string]struct {
+		after time.Time
+		want  string
+	}{
+		"* * 1 1 *":     {time.Time{}, "2026-01-01T23:59:00Z"}, // has more than a thousand times on one day
+		"* * * * *":     {now.AddDate(-3, 0, 0), "2026-03-01T12:30:00Z"},
+		"0 0 29 2 *":    {time.Time{}, "2024-02-29T00:00:00Z"},
+		"0 0 30 2 *":    {time.Time{}, "0001-01-01T00:00:00Z"},
+		"*/7 1 * * 1":   {now.AddDate(0, 0, -30), "2026-02-23T01:56:00Z"},
+		"30 12 * * *":   {now.Add(-10 * time.Second), "0001-01-01T00:00:00Z"},
+		"15,45 * * * *": {now.Add(-time.Hour), "2026-03-01T12:15:00Z"},
+	} {
+		parsed, err := Parse(expression, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := parsed.Last(wanted.after, now).Format(time.RFC3339); got != wanted.want {
+			t.Errorf("%s: got %s, want %s", expression, got, wanted.want)
+		}
 	}
 }

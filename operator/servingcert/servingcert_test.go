@@ -72,7 +72,9 @@ func TestCreateShareAndRenew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := parsed.Verify(x509.VerifyOptions{Roots: roots, DNSName: "metrics.ns.svc", CurrentTime: start}); err != nil {
+	if _, err := parsed.Verify(
+		x509.VerifyOptions{Roots: roots, DNSName: "metrics.ns.svc", CurrentTime: start},
+	); err != nil {
 		t.Errorf("the certificate does not verify: %v", err)
 	}
 

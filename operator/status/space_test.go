@@ -41,7 +41,9 @@ func TestSpace(t *testing.T) {
 				t.Fatalf("%+v, want %s: %s", got, c.want, c.message)
 			}
 			in.State = in.State.WithMembers(nil, etcd.ErrUnreachable)
-			if next := meta.FindStatusCondition(Compute(cluster, in).Conditions, v1alpha1.EtcdSpaceAvailable); next.Reason != c.want {
+			if next := meta.FindStatusCondition(
+				Compute(cluster, in).Conditions, v1alpha1.EtcdSpaceAvailable,
+			); next.Reason != c.want {
 				t.Errorf("without a quorum: %+v, want the last known one", next)
 			}
 		})
@@ -49,8 +51,12 @@ func TestSpace(t *testing.T) {
 }
 
 func TestBackupReady(t *testing.T) {
-	current := Schedule{"nightly", metav1.Condition{Status: metav1.ConditionTrue, Reason: "BackupCurrent", Message: "The newest is good"}}
-	overdue := Schedule{"hourly", metav1.Condition{Status: metav1.ConditionFalse, Reason: "BackupOverdue", Message: "There is none"}}
+	current := Schedule{
+		"nightly", metav1.Condition{Status: metav1.ConditionTrue, Reason: "BackupCurrent", Message: "The newest is good"},
+	}
+	overdue := Schedule{
+		"hourly", metav1.Condition{Status: metav1.ConditionFalse, Reason: "BackupOverdue", Message: "There is none"},
+	}
 	for name, c := range map[string]struct {
 		schedules []Schedule
 		want      string

@@ -13,7 +13,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"quorate.dev/operator/api/v1alpha1"
-	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/membership"
 	"quorate.dev/operator/observed"
@@ -40,7 +39,9 @@ func healthy() (*v1alpha1.ApiServerCluster, Input) {
 	state := &observed.State{Cluster: cluster, Image: "quorate:1"}
 	for i, name := range []string{"demo-0", "demo-1", "demo-2"} {
 		state.Pods = append(state.Pods, pod(name, true))
-		state.Members = append(state.Members, etcd.Member{ID: uint64(i + 10), Name: name, Started: true, Healthy: true, Leader: i == 1})
+		state.Members = append(state.Members, etcd.Member{
+			ID: uint64(i + 10), Name: name, Started: true, Healthy: true, Leader: i == 1,
+		})
 	}
 	return cluster, Input{
 		State: state, Action: membership.Action{Kind: membership.Wait}, Now: now, Endpoint: "https://demo.ns.svc:6443",
@@ -52,7 +53,9 @@ func healthy() (*v1alpha1.ApiServerCluster, Input) {
 }
 
 // withCondition adds a condition to the stored status.
-func withCondition(cluster *v1alpha1.ApiServerCluster, kind string, status metav1.ConditionStatus, reason string, ago time.Duration) {
+func withCondition(
+	cluster *v1alpha1.ApiServerCluster, kind string, status metav1.ConditionStatus, reason string, ago time.Duration,
+) {
 	cluster.Status.Conditions = append(cluster.Status.Conditions, metav1.Condition{
 		Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(now.Add(-ago)),
 	})
@@ -69,7 +72,10 @@ func TestConditions(t *testing.T) {
 	}{
 		"healthy": {
 			func(*v1alpha1.ApiServerCluster, *Input) {},
-			want{"Available": "Serving", "Progressing": "Reconciled", "Degraded": "AsExpected", "EtcdQuorum": "MembersHealthy", "CertificatesValid": "Valid"},
+			want{
+				"Available": "Serving", "Progressing": "Reconciled", "Degraded": "AsExpected", "EtcdQuorum": "MembersHealthy",
+				"CertificatesValid": "Valid",
+			},
 		},
 		"hibernated": {
 			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
@@ -145,7 +151,9 @@ func TestConditions(t *testing.T) {
 			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
 				unreachable(cluster, in)
 				withCondition(cluster, v1alpha1.EtcdQuorum, metav1.ConditionFalse, "QuorumLost", 0)
-				in.State.Survivors = []etcd.Survivor{{Name: "demo-0", Reachable: true, Revision: 7, Term: 2, Index: 9}, {Name: "demo-1"}}
+				in.State.Survivors = []etcd.Survivor{
+					{Name: "demo-0", Reachable: true, Revision: 7, Term: 2, Index: 9}, {Name: "demo-1"},
+				}
 			},
 			want{"EtcdQuorum": "QuorumLost"},
 		},
@@ -201,7 +209,9 @@ func TestConditions(t *testing.T) {
 		},
 		"invalid spec": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Invalid = errors.New("spec.x\nspec.y") },
-			want{"Degraded": "InvalidSpec", "Progressing": "InvalidSpec", "Available": "Serving", "EtcdQuorum": "MembersHealthy"},
+			want{
+				"Degraded": "InvalidSpec", "Progressing": "InvalidSpec", "Available": "Serving", "EtcdQuorum": "MembersHealthy",
+			},
 		},
 		"failed step": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Errors = []error{errors.New("services: no")} },
@@ -211,12 +221,17 @@ func TestConditions(t *testing.T) {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) {
 				in.State, in.Certificates, in.Errors = nil, nil, []error{errors.New("observation: no")}
 			},
-			want{"Available": "NotObserved", "EtcdQuorum": "NotObserved", "Progressing": "NotObserved", "CertificatesValid": "NotObserved", "Degraded": "ReconcileFailed"},
+			want{
+				"Available": "NotObserved", "EtcdQuorum": "NotObserved", "Progressing": "NotObserved",
+				"CertificatesValid": "NotObserved", "Degraded": "ReconcileFailed",
+			},
 		},
 		"image pull fails": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) {
 				in.State.Pods[0] = pod("demo-0", false)
-				in.State.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
+				in.State.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{
+					State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}},
+				}}
 			},
 			want{"Degraded": "PodsFailing"},
 		},
@@ -248,6 +263,13 @@ func TestConditions(t *testing.T) {
 			},
 			want{"CredentialsRotating": "TrustBoth", "Degraded": "AsExpected"},
 		},
+		"a replacement is interrupted": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				cluster.Status.Rotations = &v1alpha1.Rotations{EncryptionKeys: &v1alpha1.Rotation{Stage: "Reissue"}}
+				in.RotationsUnknown = true
+			},
+			want{"CredentialsRotating": "Reissue"},
+		},
 		"certificate expired": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Certificates[0].At = now },
 			want{"CertificatesValid": "Expired"},
@@ -274,7 +296,8 @@ func TestFields(t *testing.T) {
 	cluster, in := healthy()
 	in.State.Members[2].Healthy = false
 	got := Compute(cluster, in)
-	if got.Ready != "3/3" || got.Replicas != 3 || got.Voters != 3 || got.Selector != "quorate.dev/cluster=demo" || got.ObservedGeneration != 7 {
+	if got.Ready != "3/3" || got.Replicas != 3 || got.Voters != 3 || got.Selector != "quorate.dev/cluster=demo" ||
+		got.ObservedGeneration != 7 {
 		t.Errorf("%+v", got)
 	}
 	if m := got.Members[1]; m.Role != "leader" || m.ID != "b" || !m.Ready {
@@ -306,7 +329,9 @@ func TestMembersOfAHibernatedCluster(t *testing.T) {
 	cluster, in := healthy()
 	cluster.Spec.Replicas = ptr.To[int32](0)
 	cluster.Status.Members = []v1alpha1.MemberStatus{
-		{Name: "demo-0", Role: "leader", Ready: true}, {Name: "demo-1", Role: "voter", UnhealthySince: &metav1.Time{Time: now}},
+		{Name: "demo-0", Role: "leader", Ready: true}, {
+			Name: "demo-1", Role: "voter", UnhealthySince: &metav1.Time{Time: now},
+		},
 	}
 	in.State.Pods, in.State.Members, in.State.EtcdErr = nil, nil, etcd.ErrUnreachable
 	for _, m := range Compute(cluster, in).Members {
@@ -366,10 +391,12 @@ func TestTransitionTimes(t *testing.T) {
 func TestSurvivorsAreDescribed(t *testing.T) {
 	s := &observed.State{
 		Cluster: &v1alpha1.ApiServerCluster{}, Pods: []corev1.Pod{refusing("demo-2")},
-		Survivors: []etcd.Survivor{{Name: "demo-0", Reachable: true, Revision: 7, Term: 2, Index: 9}, {Name: "demo-1"}, {Name: "demo-2"}},
+		Survivors: []etcd.Survivor{
+			{Name: "demo-0", Reachable: true, Revision: 7, Term: 2, Index: 9}, {Name: "demo-1"}, {Name: "demo-2"},
+		},
 	}
-	want := "demo-0 has revision 7 (raft term 2, index 9); demo-1 is unreachable; demo-2 does not start, because its volume does " +
-		"not have its data; "
+	want := "demo-0 has revision 7 (raft term 2, index 9); demo-1 is unreachable; demo-2 does not start, because its " +
+		"volume does not have its data; "
 	if got := survivors(s); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -382,13 +409,20 @@ func TestSurvivorsAreDescribed(t *testing.T) {
 	}
 }
 
-// refusing returns a pod whose member refuses the data in its volume.
-func refusing(name string) corev1.Pod {
-	return corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
-			Name:                 desired.ServerContainer,
-			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: desired.LostDataExitCode}},
-		}}},
+// TestRequestedRotationIsNotComplete checks a new generation of the spec for which no step has decided yet whether
+// credentials have to be replaced. The condition CredentialsRotating must not be copied from the former generation with
+// the new observedGeneration, because clients would conclude that the requested rotation is complete.
+func TestRequestedRotationIsNotComplete(t *testing.T) {
+	cluster, in := healthy()
+	cluster.Generation = 1
+	cluster.Status = Compute(cluster, in)
+	cluster.Generation, in.RotationsUnknown = 2, true
+	for _, want := range []int64{1, 2} {
+		got := Compute(cluster, in)
+		rotating := meta.FindStatusCondition(got.Conditions, v1alpha1.CredentialsRotating)
+		if rotating.Status != metav1.ConditionFalse || rotating.ObservedGeneration != want || got.ObservedGeneration != 2 {
+			t.Errorf("generation %d, %+v, want %d", got.ObservedGeneration, rotating, want)
+		}
+		in.RotationsUnknown = false
 	}
 }

@@ -26,7 +26,8 @@ func TestAlerts(t *testing.T) {
 		{"healthy", []func(*v1alpha1.ApiServerCluster){follower(true)}, nil},
 		{"no quorum", []func(*v1alpha1.ApiServerCluster){
 			set(condition(v1alpha1.EtcdQuorum, metav1.ConditionFalse, v1alpha1.ReasonQuorumLost, "demo-1 is unreachable")),
-			set(condition(v1alpha1.Available, metav1.ConditionFalse, v1alpha1.ReasonQuorumLost, "etcd has no quorum")), follower(false),
+			set(condition(v1alpha1.Available, metav1.ConditionFalse, v1alpha1.ReasonQuorumLost, "etcd has no quorum")),
+			follower(false),
 		}, []string{"critical QuorateEtcdNoQuorum", "critical QuorateClusterUnavailable", "warning QuorateMemberDown"}},
 		{"bootstrapping", []func(*v1alpha1.ApiServerCluster){
 			set(condition(v1alpha1.EtcdQuorum, metav1.ConditionFalse, v1alpha1.ReasonBootstrappingEtcd, "")),

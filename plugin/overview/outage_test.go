@@ -17,7 +17,7 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// outage is a cluster of three members during an outage. Its functions change one thing each.
+// outage is a cluster of three members during an outage. Each function on it changes one aspect.
 type outage struct {
 	cluster *v1alpha1.ApiServerCluster
 	in      Input
@@ -27,8 +27,11 @@ func newOutage(changes ...func(*outage)) Input {
 	o := &outage{cluster: settled()}
 	for i, role := range []string{"leader", "voter", "voter"} {
 		name := []string{"demo-0", "demo-1", "demo-2"}[i]
-		o.cluster.Status.Members = append(o.cluster.Status.Members, v1alpha1.MemberStatus{Name: name, Role: role, Ready: true})
-		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{desired.RoleLabel: desired.RoleMember}}}
+		o.cluster.Status.Members = append(o.cluster.Status.Members,
+			v1alpha1.MemberStatus{Name: name, Role: role, Ready: true})
+		pod := corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{desired.RoleLabel: desired.RoleMember}},
+		}
 		pod.Status.Phase = corev1.PodRunning
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		o.in.Pods = append(o.in.Pods, pod)
@@ -40,12 +43,12 @@ func newOutage(changes ...func(*outage)) Input {
 	return o.in
 }
 
-// hangs lets an API server not respond to the command, which the operator has not noticed yet.
+// hangs makes an API server not respond to the command. The operator has not noticed that yet.
 func hangs(i int) func(*outage) {
 	return func(o *outage) { o.in.Failures[o.in.Pods[i].Name] = "does not respond within 2s" }
 }
 
-// unhealthy lets the operator observe that a member is unhealthy.
+// unhealthy makes the operator observe that a member is unhealthy.
 func unhealthy(i int, age time.Duration) func(*outage) {
 	return func(o *outage) {
 		m := &o.cluster.Status.Members[i]
@@ -55,14 +58,16 @@ func unhealthy(i int, age time.Duration) func(*outage) {
 	}
 }
 
-// exited lets the container of a member have ended with a code and a message, and wait to be started again.
+// exited makes the container of a member exit with a code and a message, and wait for its restart.
 func exited(i int, code int32, message string) func(*outage) {
 	return func(o *outage) {
 		o.in.Pods[i].Status.Conditions = nil
 		o.in.Pods[i].Status.ContainerStatuses = []corev1.ContainerStatus{{
-			Name:                 desired.ServerContainer,
-			State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
-			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message}},
+			Name:  desired.ServerContainer,
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+			LastTerminationState: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message},
+			},
 		}}
 	}
 }
@@ -71,7 +76,8 @@ func setIn(kind string, status metav1.ConditionStatus, reason string) func(*outa
 	return func(o *outage) { set(condition(kind, status, reason, "message of the operator"))(o.cluster) }
 }
 
-// allUnreachable is what the operator stores in the first seconds after etcd has lost its quorum: no member is ready.
+// allUnreachable sets the status that the operator stores in the first seconds after etcd has lost its quorum: no
+// member is ready.
 func allUnreachable(o *outage) {
 	for i := range o.cluster.Status.Members {
 		o.cluster.Status.Members[i].Ready, o.cluster.Status.Members[i].UnhealthySince = false, &metav1.Time{Time: now}
@@ -90,7 +96,8 @@ func quorumLost(o *outage) {
 }
 
 // TestOutage checks that the parts of an overview agree in each stage of an outage: the health, the number of ready
-// members, the members themselves, the alerts and the next step, which names the member and is the runbook's.
+// members, the members themselves, the alerts, and the next step, which names the same member and the same commands as
+// the runbook.
 func TestOutage(t *testing.T) {
 	const deletion = "kubectl delete pvc/demo-1 pod/demo-1 --wait=false"
 	for name, test := range map[string]struct {
@@ -104,7 +111,8 @@ func TestOutage(t *testing.T) {
 		"healthy": {nil, Healthy, 3, "", "Nothing to do", ""},
 		"the operator has noticed nothing yet": {[]func(*outage){hangs(1)}, Degraded, 2, "demo-1",
 			"demo-1 does not respond within 2s", "kubectl describe pod demo-1"},
-		"two members hang, and the operator has noticed nothing yet": {[]func(*outage){hangs(0), hangs(1)}, Degraded, 1, "demo-0 demo-1",
+		"two members hang, and the operator has noticed nothing yet": {[]func(*outage){hangs(0), hangs(1)}, Degraded,
+			1, "demo-0 demo-1",
 			"demo-0 does not respond within 2s, demo-1 does not respond within 2s", "kubectl describe pod demo-0"},
 		"a member is unhealthy": {[]func(*outage){unhealthy(1, 5*time.Second), hangs(1)}, Degraded, 2, "demo-1",
 			"demo-1 does not respond", "kubectl describe pod demo-1"},
@@ -112,26 +120,39 @@ func TestOutage(t *testing.T) {
 			"replaces a member that is unhealthy for 5m0s", deletion},
 		"a member on a lost node": {[]func(*outage){unhealthy(1, 5*time.Second), func(o *outage) {
 			o.in.Pods[1].Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
-				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "volume node affinity conflict",
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+				Message: "volume node affinity conflict",
 			}}}
 		}}, Degraded, 2, "demo-1", "demo-1 cannot be scheduled: volume node affinity conflict", deletion},
-		"a member refuses its volume": {[]func(*outage){exited(1, desired.LostDataExitCode, "no write-ahead log")}, Degraded, 2, "demo-1",
-			"demo-1 does not start, because its volume does not have the data of its etcd member (exit code 4). The operator replaces it", "kubectl quorate wait demo"},
-		"a member crashes": {[]func(*outage){unhealthy(1, time.Hour), exited(1, 1, "first\nunknown flag: --x")}, Degraded, 2, "demo-1",
-			"demo-1 exits again and again with code 1: unknown flag: --x", "kubectl logs demo-1 --tail=100"},
+		"a member refuses its volume": {[]func(*outage){exited(1, desired.LostDataExitCode, "no write-ahead log")},
+			Degraded, 2, "demo-1",
+			"demo-1 does not start, because its volume does not have the data of its etcd member (exit code 4). The operator " +
+				"replaces it", "kubectl quorate wait demo"},
+		"a member crashes": {[]func(*outage){unhealthy(1, time.Hour), exited(1, 1, "first\nunknown flag: --x")}, Degraded,
+			2, "demo-1", "demo-1 exits again and again with code 1: unknown flag: --x", "kubectl logs demo-1 --tail=100"},
 		"an image does not exist": {[]func(*outage){unhealthy(1, time.Hour), func(o *outage) {
 			exited(1, 0, "")(o)
-			o.in.Pods[1].Status.ContainerStatuses[0].State.Waiting = &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "not found"}
+			o.in.Pods[1].Status.ContainerStatuses[0].State.Waiting = &corev1.ContainerStateWaiting{
+				Reason: "ErrImagePull", Message: "not found",
+			}
 		}}, Degraded, 2, "demo-1", "demo-1 cannot start: ErrImagePull: not found", "kubectl describe pod demo-1"},
-		"etcd does not respond to the operator": {[]func(*outage){allUnreachable, hangs(0), hangs(1)}, Degraded, 0, "demo-0 demo-1 demo-2",
-			"etcd does not respond to the operator: demo-0 does not respond within 2s, demo-1 does not respond within 2s", "kubectl describe pod demo-0"},
+		"etcd does not respond to the operator": {[]func(*outage){allUnreachable, hangs(0), hangs(1)}, Degraded,
+			0, "demo-0 demo-1 demo-2",
+			"etcd does not respond to the operator: demo-0 does not respond within 2s, demo-1 does not respond within 2s",
+			"kubectl describe pod demo-0"},
 		"the quorum is lost": {[]func(*outage){quorumLost, hangs(0), hangs(1)}, Unavailable, 0, "demo-0 demo-1 demo-2",
-			"etcd has no quorum: demo-0 does not respond within 2s, demo-1 does not respond within 2s. Restore", "kubectl quorate recover demo"},
-		"the quorum is lost with the volumes": {[]func(*outage){quorumLost, exited(0, 4, ""), exited(1, 4, "")}, Unavailable, 0,
-			"demo-0 demo-1 demo-2", "etcd has no quorum: demo-0 does not start, because its volume", "kubectl quorate recover demo"},
-		"a rollout": {[]func(*outage){unhealthy(1, time.Second), setIn(v1alpha1.Progressing, metav1.ConditionTrue, v1alpha1.ReasonReconciling)},
+			"etcd has no quorum: demo-0 does not respond within 2s, demo-1 does not respond within 2s. Restore",
+			"kubectl quorate recover demo"},
+		"the quorum is lost with the volumes": {[]func(*outage){quorumLost, exited(0, 4, ""), exited(1, 4, "")},
+			Unavailable, 0, "demo-0 demo-1 demo-2", "etcd has no quorum: demo-0 does not start, because its volume",
+			"kubectl quorate recover demo"},
+		"a rollout": {[]func(*outage){
+			unhealthy(1, time.Second), setIn(v1alpha1.Progressing, metav1.ConditionTrue, v1alpha1.ReasonReconciling),
+		},
 			Progressing, 2, "demo-1", "message of the operator", "kubectl quorate wait demo"},
-		"the pods cannot be read": {[]func(*outage){func(o *outage) { o.in.Pods, o.in.PodsUnknown = nil, true }}, Healthy, 3, "", "Nothing to do", ""},
+		"the pods cannot be read": {
+			[]func(*outage){func(o *outage) { o.in.Pods, o.in.PodsUnknown = nil, true }}, Healthy, 3, "", "Nothing to do", "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Build(newOutage(test.changes...))
@@ -146,7 +167,7 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// checkMembers checks that the members that are not ready, and only these, have a reason and an alert that names them.
+// checkMembers checks that exactly the members that are not ready have a reason and an alert that names them.
 func checkMembers(t *testing.T, o *Overview, down []string) {
 	t.Helper()
 	var alerted []string
@@ -191,8 +212,8 @@ func (h hanging) List(ctx context.Context, _ client.ObjectList, _ ...client.List
 	return ctx.Err()
 }
 
-// TestSourcesHaveDeadlines checks that sources that do not respond delay an overview by one deadline in total, and that it
-// says what is not known instead of calling it missing.
+// TestSourcesHaveDeadlines checks that sources that do not respond delay an overview by only one deadline in total, and
+// that the overview reports them as unknown rather than missing.
 func TestSourcesHaveDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := newOutage().Cluster
@@ -205,7 +226,9 @@ func TestSourcesHaveDeadlines(t *testing.T) {
 			t.Errorf("took %s, want %s", took, sourceTimeout)
 		}
 		o := Build(in)
-		if len(o.Notes) != 5 || !strings.Contains(o.Notes[0], "Pods are not known: the API server of the hosting cluster did not respond within 2s") {
+		if len(o.Notes) != 5 ||
+			!strings.Contains(o.Notes[0],
+				"Pods are not known: the API server of the hosting cluster did not respond within 2s") {
 			t.Errorf("got notes %q", o.Notes)
 		}
 		if o.Replicas[0].Status != "Unknown" || o.Ready != 3 {

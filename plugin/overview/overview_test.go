@@ -24,9 +24,11 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 // settled returns a cluster that matches its spec.
 func settled(changes ...func(*v1alpha1.ApiServerCluster)) *v1alpha1.ApiServerCluster {
 	c := &v1alpha1.ApiServerCluster{
-		ObjectMeta: metav1.ObjectMeta{Name: "demo", Namespace: "default", Generation: 1, CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))},
-		Spec:       v1alpha1.ApiServerClusterSpec{Replicas: ptr.To[int32](3)},
-		Status:     v1alpha1.ApiServerClusterStatus{ObservedGeneration: 1, ReadyReplicas: 3, Voters: 3},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "demo", Namespace: "default", Generation: 1, CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
+		},
+		Spec:   v1alpha1.ApiServerClusterSpec{Replicas: ptr.To[int32](3)},
+		Status: v1alpha1.ApiServerClusterStatus{ObservedGeneration: 1, ReadyReplicas: 3, Voters: 3},
 	}
 	for _, kind := range []string{v1alpha1.Available, v1alpha1.EtcdQuorum, v1alpha1.CertificatesValid} {
 		set(condition(kind, metav1.ConditionTrue, "Fine", ""))(c)
@@ -37,6 +39,13 @@ func settled(changes ...func(*v1alpha1.ApiServerCluster)) *v1alpha1.ApiServerClu
 	for _, change := range changes {
 		change(c)
 	}
+	return c
+}
+
+// waiting returns a cluster whose deletion was requested and waits.
+func waiting(reason, message string) *v1alpha1.ApiServerCluster {
+	c := settled(func(c *v1alpha1.ApiServerCluster) { c.DeletionTimestamp = &metav1.Time{Time: now} })
+	set(condition(v1alpha1.Deleting, metav1.ConditionFalse, reason, message))(c)
 	return c
 }
 
@@ -54,7 +63,9 @@ func set(condition metav1.Condition) func(*v1alpha1.ApiServerCluster) {
 
 func waitingBackup(name, message string) v1alpha1.ApiServerBackup {
 	b := backup(name, v1alpha1.BackupPending, 0)
-	b.Status.Conditions = []metav1.Condition{{Type: v1alpha1.BackupComplete, Status: "Unknown", Reason: v1alpha1.ReasonObjectMissing, Message: message}}
+	b.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.BackupComplete, Status: "Unknown", Reason: v1alpha1.ReasonObjectMissing, Message: message,
+	}}
 	return b
 }
 
@@ -85,21 +96,36 @@ func TestHealthAndNextStep(t *testing.T) {
 		{"healthy", settled(), Input{Backups: fresh}, Healthy, "Nothing to do", ""},
 		{"no backup", settled(), Input{}, Healthy, "There is no backup", "kubectl quorate backup demo --claim=CLAIM"},
 		{"unreadable backups", settled(), Input{BackupsUnknown: true}, Healthy, "Nothing to do", ""},
-		{"a schedule", settled(), Input{Schedules: make([]v1alpha1.ApiServerBackupSchedule, 1)}, Healthy, "Nothing to do", ""},
-		{"an old backup", settled(), Input{Backups: []v1alpha1.ApiServerBackup{backup("a", v1alpha1.BackupCompleted, 200*time.Hour)}},
+		{
+			"a schedule", settled(), Input{Schedules: make([]v1alpha1.ApiServerBackupSchedule, 1)}, Healthy, "Nothing to do", "",
+		},
+		{"an old backup", settled(), Input{
+			Backups: []v1alpha1.ApiServerBackup{backup("a", v1alpha1.BackupCompleted, 200*time.Hour)},
+		},
 			Healthy, "8 days old", "quorate backup demo"},
-		{"a failed backup", settled(), Input{Backups: []v1alpha1.ApiServerBackup{fresh[0], backup("b", v1alpha1.BackupFailed, time.Minute)}},
+		{"a failed backup", settled(), Input{
+			Backups: []v1alpha1.ApiServerBackup{fresh[0], backup("b", v1alpha1.BackupFailed, time.Minute)},
+		},
 			Healthy, "b, failed: no space left", "quorate backup demo"},
-		{"an older failed backup", settled(), Input{Backups: []v1alpha1.ApiServerBackup{fresh[0], backup("b", v1alpha1.BackupFailed, 2*time.Hour)}},
+		{"an older failed backup", settled(), Input{
+			Backups: []v1alpha1.ApiServerBackup{fresh[0], backup("b", v1alpha1.BackupFailed, 2*time.Hour)},
+		},
 			Healthy, "Nothing to do", ""},
-		{"a waiting backup", settled(), Input{Backups: []v1alpha1.ApiServerBackup{waitingBackup("b", "claim x does not exist")}}, Healthy,
+		{"a waiting backup", settled(),
+			Input{Backups: []v1alpha1.ApiServerBackup{waitingBackup("b", "claim x does not exist")}}, Healthy,
 			"b is waiting: claim x does not exist", "describe asb b"},
-		{"a running backup", settled(), Input{Backups: []v1alpha1.ApiServerBackup{backup("b", v1alpha1.BackupRunning, 0)}}, Healthy, "Nothing to do", ""},
-		{"external etcd", settled(func(c *v1alpha1.ApiServerCluster) { c.Spec.Etcd.External = &v1alpha1.ExternalEtcd{} }), Input{},
-			Healthy, "Nothing to do", ""},
-		{"quorum lost", settled(lost, unavailable, degraded), Input{}, Unavailable, "no quorum", "kubectl quorate recover demo"},
-		{"another namespace", settled(lost, unavailable, func(c *v1alpha1.ApiServerCluster) { c.Namespace = "team-a" }), Input{},
-			Unavailable, "no quorum", "kubectl quorate recover demo -n team-a"},
+		{
+			"a running backup", settled(), Input{Backups: []v1alpha1.ApiServerBackup{backup("b", v1alpha1.BackupRunning, 0)}},
+			Healthy, "Nothing to do", "",
+		},
+		{"external etcd", settled(func(c *v1alpha1.ApiServerCluster) { c.Spec.Etcd.External = &v1alpha1.ExternalEtcd{} }),
+			Input{}, Healthy, "Nothing to do", ""},
+		{
+			"quorum lost", settled(lost, unavailable, degraded), Input{}, Unavailable, "no quorum",
+			"kubectl quorate recover demo",
+		},
+		{"another namespace", settled(lost, unavailable, func(c *v1alpha1.ApiServerCluster) { c.Namespace = "team-a" }),
+			Input{}, Unavailable, "no quorum", "kubectl quorate recover demo -n team-a"},
 		{"recovering", settled(lost, unavailable, func(c *v1alpha1.ApiServerCluster) {
 			c.Spec.Recovery = &v1alpha1.Recovery{RequestID: "one"}
 		}), Input{}, Unavailable, "Wait for the recovery", "--for=recovered"},
@@ -107,25 +133,32 @@ func TestHealthAndNextStep(t *testing.T) {
 			c.Status.Recovery = &v1alpha1.RecoveryStatus{Stage: v1alpha1.RecoveryRestoring, Message: "there is no data"}
 		}), Input{}, Unavailable, "makes no progress: there is no data", "--for=recovered"},
 		{"degraded", settled(degraded), Input{}, Degraded, "demo-1 fails", "kubectl quorate logs demo"},
-		{"decryption", settled(set(condition(v1alpha1.Degraded, metav1.ConditionTrue, "DecryptionNotConfirmed", "set the annotation"))), Input{},
-			Degraded, "set the annotation", "kubectl edit asc demo"},
-		{"a lost Secret", settled(set(condition(v1alpha1.Degraded, metav1.ConditionTrue, "SecretLost", "restore it"))), Input{},
-			Degraded, "restore it", "kubectl get secrets -l quorate.dev/cluster=demo"},
+		{"decryption",
+			settled(set(condition(v1alpha1.Degraded, metav1.ConditionTrue, "DecryptionNotConfirmed", "set the annotation"))),
+			Input{}, Degraded, "set the annotation", "kubectl edit asc demo"},
+		{"a lost Secret", settled(set(condition(v1alpha1.Degraded, metav1.ConditionTrue, "SecretLost", "restore it"))),
+			Input{}, Degraded, "restore it", "kubectl get secrets -l quorate.dev/cluster=demo"},
 		{"invalid", settled(set(condition(v1alpha1.Degraded, metav1.ConditionTrue, "InvalidSpec", "extraArgs"))), Input{},
 			Degraded, "Correct the spec: extraArgs", "kubectl edit asc demo"},
-		{"expired", settled(set(condition(v1alpha1.CertificatesValid, metav1.ConditionFalse, "Expired", "Certificate expired"))), Input{},
-			Degraded, "Certificate expired", "--operator"},
-		{"full", settled(set(condition(v1alpha1.EtcdSpaceAvailable, metav1.ConditionFalse, "NoSpace", "Delete objects"))), Input{},
-			Degraded, "Delete objects", "quorate top demo"},
-		{"backup overdue", settled(set(condition(v1alpha1.BackupReady, metav1.ConditionFalse, "BackupOverdue", "nightly: none"))), Input{},
+		{"expired",
+			settled(set(condition(v1alpha1.CertificatesValid, metav1.ConditionFalse, "Expired", "Certificate expired"))),
+			Input{}, Degraded, "Certificate expired", "--operator"},
+		{"full", settled(set(condition(v1alpha1.EtcdSpaceAvailable, metav1.ConditionFalse, "NoSpace", "Delete objects"))),
+			Input{}, Degraded, "Delete objects", "quorate top demo"},
+		{"backup overdue",
+			settled(set(condition(v1alpha1.BackupReady, metav1.ConditionFalse, "BackupOverdue", "nightly: none"))), Input{},
 			Degraded, "nightly: none", "get asb"},
 		{"restoring", settled(unavailable, set(condition("Restored", metav1.ConditionFalse, "Restoring", ""))), Input{},
 			Unavailable, "Wait until the backup is restored", "--for=restored"},
-		{"a missing key", settled(unavailable, set(condition("Restored", metav1.ConditionFalse, "ServiceAccountKeyMissing", "no key"))), Input{},
-			Unavailable, "cannot be restored yet: no key", "edit asc"},
-		{"progressing", settled(set(condition(v1alpha1.Progressing, metav1.ConditionTrue, "Reconciling", "Adding learner"))), Input{},
-			Progressing, "Adding learner", "kubectl quorate wait demo"},
-		{"changed", settled(func(c *v1alpha1.ApiServerCluster) { c.Generation = 2 }), Input{}, Progressing, "Wait until", "wait demo"},
+		{"a missing key",
+			settled(unavailable, set(condition("Restored", metav1.ConditionFalse, "ServiceAccountKeyMissing", "no key"))),
+			Input{}, Unavailable, "cannot be restored yet: no key", "edit asc"},
+		{"progressing", settled(set(condition(v1alpha1.Progressing, metav1.ConditionTrue, "Reconciling", "Adding learner"))),
+			Input{}, Progressing, "Adding learner", "kubectl quorate wait demo"},
+		{
+			"changed", settled(func(c *v1alpha1.ApiServerCluster) { c.Generation = 2 }), Input{}, Progressing,
+			"Wait until", "wait demo",
+		},
 		{"paused", settled(lost, set(condition(v1alpha1.Paused, metav1.ConditionTrue, "PausedByAnnotation", ""))), Input{},
 			Paused, "paused", "annotate asc demo quorate.dev/paused-until-"},
 		{"hibernated", settled(func(c *v1alpha1.ApiServerCluster) {
@@ -134,20 +167,40 @@ func TestHealthAndNextStep(t *testing.T) {
 		}), Input{}, Hibernated, "hibernates", "scale asc demo"},
 		{"deleted", settled(func(c *v1alpha1.ApiServerCluster) { c.DeletionTimestamp = &metav1.Time{Time: now} }), Input{},
 			Deleting, "deletes", "--for=deleted"},
-		{"no operator", &v1alpha1.ApiServerCluster{ObjectMeta: settled().ObjectMeta}, Input{}, Unavailable, "operator has not processed", "get pods"},
+		{
+			"deletion of a protected cluster", waiting(v1alpha1.ReasonDeletionProtected, ""), Input{}, Deleting,
+			"Turn the protection off", `"protected":false`,
+		},
+		{
+			"final backup", waiting(v1alpha1.ReasonWaitingForFinalBackup, "Waiting for final backup b"), Input{}, Deleting,
+			"Waiting for final backup b", "--for=deleted",
+		},
+		{
+			"failed final backup", waiting(v1alpha1.ReasonFinalBackupFailed, "delete it to repeat it"), Input{}, Deleting,
+			"delete it to repeat it", "edit asc",
+		},
+		{"deletion that retains data", settled(func(c *v1alpha1.ApiServerCluster) {
+			c.DeletionTimestamp, c.Spec.Deletion.Policy = &metav1.Time{Time: now}, v1alpha1.RetainData
+		}), Input{}, Deleting, "volumes and keys stay", "--for=deleted"},
+		{
+			"no operator", &v1alpha1.ApiServerCluster{ObjectMeta: settled().ObjectMeta}, Input{}, Unavailable,
+			"operator has not processed", "get pods",
+		},
 		{"rotating", settled(func(c *v1alpha1.ApiServerCluster) {
 			c.Status.Rotations = &v1alpha1.Rotations{Authorities: &v1alpha1.Rotation{}}
 		}), Input{},
 			Healthy, "new copies of kubeconfigs", "quorate kubeconfig demo"},
 		{"full", settled(func(c *v1alpha1.ApiServerCluster) { c.Status.Members = []v1alpha1.MemberStatus{{Name: "demo-0"}} }),
-			Input{PodsUnknown: true, Samples: map[string]replica.Sample{"demo-0": {DBInUse: 90, DBQuota: 100}}}, Healthy, "90% of its quota", "top demo"},
+			Input{PodsUnknown: true, Samples: map[string]replica.Sample{"demo-0": {DBInUse: 90, DBQuota: 100}}}, Healthy,
+			"90% of its quota", "top demo"},
 	} {
 		test.in.Cluster, test.in.Now = test.cluster, now
 		o := Build(test.in)
 		if o.Health != test.health {
 			t.Errorf("%s: health %s, want %s", test.name, o.Health, test.health)
 		}
-		if !strings.Contains(o.Next.Text, test.text) || !strings.Contains(o.Next.Command, test.command) || test.command == "" && o.Next.Command != "" {
+		if !strings.Contains(o.Next.Text, test.text) || !strings.Contains(o.Next.Command, test.command) ||
+			test.command == "" && o.Next.Command != "" {
 			t.Errorf("%s: next step %+v, want %q and %q", test.name, o.Next, test.text, test.command)
 		}
 	}
@@ -156,11 +209,15 @@ func TestHealthAndNextStep(t *testing.T) {
 func TestReplicas(t *testing.T) {
 	cluster := settled(func(c *v1alpha1.ApiServerCluster) {
 		c.Status.Members = []v1alpha1.MemberStatus{
-			{Name: "demo-10", Role: "leader", Ready: true, DBSize: 5}, {Name: "demo-2", Role: "voter", UnhealthySince: &metav1.Time{Time: now}},
+			{Name: "demo-10", Role: "leader", Ready: true, DBSize: 5}, {
+				Name: "demo-2", Role: "voter", UnhealthySince: &metav1.Time{Time: now},
+			},
 		}
 	})
 	pod := func(name string, waiting string) corev1.Pod {
-		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{desired.RoleLabel: desired.RoleServer}}}
+		p := corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{desired.RoleLabel: desired.RoleServer}},
+		}
 		p.Status.Phase = corev1.PodRunning
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		status := corev1.ContainerStatus{RestartCount: 2}
@@ -172,20 +229,25 @@ func TestReplicas(t *testing.T) {
 	}
 	o := Build(Input{
 		Cluster: cluster, Now: now, Pods: []corev1.Pod{pod("demo-abcde", "CrashLoopBackOff"), pod("demo-10", "")},
-		Samples: map[string]replica.Sample{"demo-10": {Revision: 40, Time: now}, "demo-abcde": {Revision: 42, Time: now, Requests: 10}},
+		Samples: map[string]replica.Sample{
+			"demo-10": {Revision: 40, Time: now}, "demo-abcde": {Revision: 42, Time: now, Requests: 10},
+		},
 		Earlier: map[string]replica.Sample{"demo-abcde": {Time: now.Add(-2 * time.Second)}},
 	})
 	if len(o.Replicas) != 3 {
 		t.Fatalf("got %+v", o.Replicas)
 	}
 	missing, leader, server := o.Replicas[0], o.Replicas[1], o.Replicas[2]
-	if missing.Name != "demo-2" || missing.Status != "NoPod" || missing.Unhealthy != "2026-01-02T03:04:05Z" || missing.Usage != nil {
+	if missing.Name != "demo-2" || missing.Status != "NoPod" ||
+		missing.Unhealthy != "2026-01-02T03:04:05Z" || missing.Usage != nil {
 		t.Errorf("member without a pod: %+v", missing)
 	}
-	if leader.Role != "leader" || !leader.Ready || leader.Status != "Running" || leader.Restarts != 2 || leader.Usage.Lag != 2 || leader.Usage.Requests != nil {
+	if leader.Role != "leader" || !leader.Ready || leader.Status != "Running" || leader.Restarts != 2 ||
+		leader.Usage.Lag != 2 || leader.Usage.Requests != nil {
 		t.Errorf("leader: %+v, %+v", leader, leader.Usage)
 	}
-	if server.Role != "server" || server.Ready || server.Status != "CrashLoopBackOff" || server.Usage.Lag != 0 || *server.Usage.Requests != 5 {
+	if server.Role != "server" || server.Ready || server.Status != "CrashLoopBackOff" || server.Usage.Lag != 0 ||
+		*server.Usage.Requests != 5 {
 		t.Errorf("server: %+v, %+v", server, server.Usage)
 	}
 }
@@ -200,12 +262,16 @@ func TestCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	secret := func(name string, pair pki.Pair) corev1.Secret {
-		return corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{corev1.TLSCertKey: pair.Certificate}}
+		return corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{corev1.TLSCertKey: pair.Certificate},
+		}
 	}
 	got := Build(Input{Cluster: settled(), Now: now, Secrets: []corev1.Secret{
-		{ObjectMeta: metav1.ObjectMeta{Name: "demo-service-account"}}, secret("demo-client-ca", authority.Pair), secret("demo-admin", pair),
+		{ObjectMeta: metav1.ObjectMeta{Name: "demo-service-account"}}, secret("demo-client-ca", authority.Pair),
+		secret("demo-admin", pair),
 	}}).Certificates
-	if len(got) != 2 || got[0].Secret != "demo-admin" || got[0].Authority || !got[1].Authority || !got[0].Expires.Equal(now.Add(time.Hour)) {
+	if len(got) != 2 || got[0].Secret != "demo-admin" || got[0].Authority || !got[1].Authority ||
+		!got[0].Expires.Equal(now.Add(time.Hour)) {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -221,7 +287,9 @@ func TestEvents(t *testing.T) {
 	repeated.Series = &corev1.EventSeries{Count: 7, LastObservedTime: metav1.NewMicroTime(now)}
 	got := Build(Input{
 		Cluster: settled(), Now: now, Pods: []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "demo-0"}}},
-		Events: []corev1.Event{event("demo-0", "Old", time.Hour), event("other", "Other", 0), event("demo", "New", time.Minute), repeated},
+		Events: []corev1.Event{
+			event("demo-0", "Old", time.Hour), event("other", "Other", 0), event("demo", "New", time.Minute), repeated,
+		},
 	}).Events
 	var reasons []string
 	for _, e := range got {

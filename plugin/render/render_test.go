@@ -30,19 +30,27 @@ func healthy() *overview.Overview {
 		}
 	}
 	return &overview.Overview{
-		Name: "demo", Namespace: "default", Created: now.Add(-72 * time.Hour), Etcd: "embedded", Health: overview.Healthy, Ready: 3, Desired: 3,
-		Voters: 3, Version: "v1.36.3", Endpoint: "https://demo.default.svc:6443",
+		Name: "demo", Namespace: "default", Created: now.Add(-72 * time.Hour), Etcd: "embedded",
+		Health: overview.Healthy, Ready: 3, Desired: 3, Voters: 3, Version: "v1.36.3",
+		Endpoint: "https://demo.default.svc:6443",
 		Replicas: []overview.Replica{
 			{Name: "demo-0", Role: "leader", Ready: true, Status: "Running", Node: "a", DBSize: 25165824, Usage: usage(8123, 0)},
-			{Name: "demo-1", Role: "voter", Ready: true, Status: "Running", Restarts: 2, Node: "b", DBSize: 25165824, Usage: usage(8120, 3)},
+			{
+				Name: "demo-1", Role: "voter", Ready: true, Status: "Running", Restarts: 2, Node: "b",
+				DBSize: 25165824, Usage: usage(8120, 3),
+			},
 			{Name: "demo-2", Role: "voter", Ready: true, Status: "Running", Node: "c", DBSize: 1536},
 		},
 		Certificates: []overview.Certificate{
-			{Secret: "demo-admin", Expires: now.Add(300 * 24 * time.Hour)}, {Secret: "demo-client-ca", Authority: true, Expires: now.Add(8 * 365 * 24 * time.Hour)},
+			{Secret: "demo-admin", Expires: now.Add(300 * 24 * time.Hour)}, {
+				Secret: "demo-client-ca", Authority: true, Expires: now.Add(8 * 365 * 24 * time.Hour),
+			},
 		},
 		Backups: overview.Backups{
 			Completed: &overview.Backup{Name: "nightly-1", Finished: now.Add(-5 * time.Hour), Size: 12 << 20},
-			Schedules: []overview.Schedule{{Name: "nightly", Next: ptr.To(now.Add(19 * time.Hour))}, {Name: "hourly", Suspended: true}},
+			Schedules: []overview.Schedule{
+				{Name: "nightly", Next: ptr.To(now.Add(19 * time.Hour))}, {Name: "hourly", Suspended: true},
+			},
 		},
 		Conditions: []metav1.Condition{{Type: v1alpha1.Available, Status: "True"}},
 		Next:       overview.Step{Text: "Nothing to do."},
@@ -56,16 +64,24 @@ func broken() *overview.Overview {
 	o.Replicas[1].Ready, o.Replicas[1].Status, o.Replicas[1].Usage = false, "CrashLoopBackOff", nil
 	o.Replicas[2].Ready, o.Replicas[2].Status, o.Replicas[2].Node = false, "NoPod", ""
 	o.Certificates[0].Expires = now.Add(-time.Hour)
-	o.Rotations = &v1alpha1.Rotations{Authorities: &v1alpha1.Rotation{Stage: v1alpha1.StageReissue, StageSince: metav1.NewTime(now.Add(-3 * time.Hour))}}
+	o.Rotations = &v1alpha1.Rotations{
+		Authorities: &v1alpha1.Rotation{Stage: v1alpha1.StageReissue, StageSince: metav1.NewTime(now.Add(-3 * time.Hour))},
+	}
 	o.Backups = overview.Backups{
 		Failed: &overview.Backup{Name: "monday", Finished: now.Add(-time.Minute)}, Running: []string{"tuesday"},
 		Waiting: []overview.Waiting{{Name: "wednesday", Message: "Secret s3 does not exist"}},
 	}
 	o.Conditions = append(o.Conditions, metav1.Condition{
-		Type: v1alpha1.EtcdQuorum, Status: "False", Reason: "QuorumLost", Message: "demo-0 has revision 8123; demo-1 is unreachable",
+		Type: v1alpha1.EtcdQuorum, Status: "False", Reason: "QuorumLost",
+		Message: "demo-0 has revision 8123; demo-1 is unreachable",
 	})
 	o.Problems = o.Conditions[1:]
-	o.Alerts = []overview.Alert{{Name: "QuorateEtcdNoQuorum", Severity: "critical"}, {Name: "QuorateMemberDown", Severity: "warning"}}
+	o.Alerts = []overview.Alert{
+		{Name: "QuorateEtcdNoQuorum", Severity: "critical"}, {Name: "QuorateMemberDown", Severity: "warning"},
+	}
+	o.Deletion = overview.Deletion{
+		Protected: true, Retain: true, FinalBackup: true, Requested: ptr.To(now.Add(-2 * time.Minute)),
+	}
 	o.Notes = []string{"Metrics of demo-1 cannot be read: connection refused"}
 	o.Next = overview.Step{Text: "etcd has no quorum.", Command: "kubectl quorate recover demo"}
 	return o
@@ -110,7 +126,9 @@ func TestGolden(t *testing.T) {
 }
 
 func TestBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "-", 1: "1", 1023: "1023", 1024: "1Ki", 1536: "1.5Ki", 25165824: "24Mi", 5153960754: "4.8Gi"} {
+	for n, want := range map[int64]string{
+		0: "-", 1: "1", 1023: "1023", 1024: "1Ki", 1536: "1.5Ki", 25165824: "24Mi", 5153960754: "4.8Gi",
+	} {
 		if got := Bytes(n); got != want {
 			t.Errorf("%d: got %s, want %s", n, got, want)
 		}

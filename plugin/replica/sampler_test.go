@@ -19,8 +19,8 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// TestSamplesShareTheirConfiguration reads the metrics of several API servers at the same time with one Sampler, repeatedly. The
-// race detector finds clients that write to the shared configuration.
+// TestSamplesShareTheirConfiguration reads the metrics of several API servers concurrently and repeatedly with one
+// Sampler. The race detector finds clients that write to the shared configuration.
 func TestSamplesShareTheirConfiguration(t *testing.T) {
 	var pods []*corev1.Pod
 	for i := range 3 {
@@ -55,14 +55,18 @@ func TestSamplesShareTheirConfiguration(t *testing.T) {
 	}
 }
 
-// TestUnresponsive checks which errors mean that an API server does not respond, on connections that have these errors.
+// TestUnresponsive checks, with connections that fail, which errors mean that an API server does not respond.
 func TestUnresponsive(t *testing.T) {
 	hanging, err := net.Listen("tcp", net.JoinHostPort("127.90.0.1", strconv.Itoa(desired.SecurePort)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer hanging.Close() // accepts connections in the kernel only
-	s := &Sampler{host: &rest.Config{}, admin: &rest.Config{Host: "https://demo:6443", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}}
+	s := &Sampler{
+		host: &rest.Config{}, admin: &rest.Config{
+			Host: "https://demo:6443", TLSClientConfig: rest.TLSClientConfig{Insecure: true},
+		},
+	}
 	for address, want := range map[string]string{
 		"127.90.0.1": "does not respond within 2s", "127.90.0.2": "refuses connections",
 	} {
@@ -83,7 +87,7 @@ func TestUnresponsive(t *testing.T) {
 		context.Canceled:                        "",
 		syscall.EHOSTUNREACH:                    "is unreachable",
 		fmt.Errorf("x: %w", syscall.ECONNRESET): "closes connections",
-		errors.New("command terminated with exit code 1: dial tcp 10.0.0.1:6443: connect: connection refused"): "refuses connections",
+		errors.New("command terminated with exit code 1: dial tcp: connect: connection refused"): "refuses connections",
 	} {
 		if got := Unresponsive(err); got != want {
 			t.Errorf("%v: got %q, want %q", err, got, want)

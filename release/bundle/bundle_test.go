@@ -40,7 +40,7 @@ func installed(t *testing.T) []manifest.Object {
 	return objects
 }
 
-// TestPermissions compares the permissions in the ClusterServiceVersion with those of the manifests.
+// TestPermissions compares the permissions in the ClusterServiceVersion with the permissions in the manifests.
 func TestPermissions(t *testing.T) {
 	csv, bundle, _ := generated(t)
 	granted := map[string]bool{}
@@ -98,8 +98,8 @@ func TestDeployment(t *testing.T) {
 	}
 }
 
-// TestOwnedKinds checks the rules of OLM for owned kinds: each CustomResourceDefinition of the bundle is owned, described,
-// and has an example.
+// TestOwnedKinds checks the rules of OLM for owned kinds: each CustomResourceDefinition of the bundle is owned,
+// described, and has an example.
 func TestOwnedKinds(t *testing.T) {
 	csv, bundle, catalog := generated(t)
 	owned, _, err := unstructured.NestedSlice(csv.Object, "spec", "customresourcedefinitions", "owned")
@@ -134,9 +134,12 @@ func TestOwnedKinds(t *testing.T) {
 	}
 }
 
-// TestMonitoring checks that the objects of the Prometheus operator are part of the bundle only on request, and optional.
+// TestMonitoring checks that the objects of the Prometheus operator are part of the bundle only on request, and
+// optional.
 func TestMonitoring(t *testing.T) {
-	files := []string{"manifests/quorate-operator.servicemonitor.yaml", "manifests/quorate.prometheusrule.yaml", "metadata/properties.yaml"}
+	files := []string{
+		"manifests/quorate-operator.servicemonitor.yaml", "manifests/quorate.prometheusrule.yaml", "metadata/properties.yaml",
+	}
 	for _, requested := range []bool{false, true} {
 		r := release{root: "../..", version: "1.2.3", monitoring: requested}
 		bundle, _, err := r.generate()
@@ -163,7 +166,8 @@ func TestMonitoring(t *testing.T) {
 func TestUpgrade(t *testing.T) {
 	csv, _, catalog := generated(t)
 	replaces, _, _ := unstructured.NestedString(csv.Object, "spec", "replaces")
-	if csv.GetName() != "quorate.v1.2.3" || replaces != "quorate.v1.2.2" || csv.GetAnnotations()["olm.skipRange"] != ">=0.0.0 <1.2.3" {
+	if csv.GetName() != "quorate.v1.2.3" || replaces != "quorate.v1.2.2" ||
+		csv.GetAnnotations()["olm.skipRange"] != ">=0.0.0 <1.2.3" {
 		t.Errorf("%s replaces %q and %s", csv.GetName(), replaces, csv.GetAnnotations()["olm.skipRange"])
 	}
 	const entry = "entries:\n- name: quorate.v1.2.3\n  replaces: quorate.v1.2.2\n  skipRange: '>=0.0.0 <1.2.3'\n"
@@ -174,8 +178,8 @@ func TestUpgrade(t *testing.T) {
 
 func TestWords(t *testing.T) {
 	for identifier, want := range map[string]string{
-		"replicas": "Replicas", "extraSANs": "Extra SANs", "apiServices": "Api Services", "ApiServerCluster": "Api Server Cluster",
-		"observedGeneration": "Observed Generation", "URLPath": "URL Path",
+		"replicas": "Replicas", "extraSANs": "Extra SANs", "apiServices": "Api Services",
+		"ApiServerCluster": "Api Server Cluster", "observedGeneration": "Observed Generation", "URLPath": "URL Path",
 	} {
 		if got := strings.Join(words(identifier), " "); got != want {
 			t.Errorf("%s has the words %s, want %s", identifier, got, want)

@@ -26,7 +26,8 @@ func newChart(t *testing.T) string {
 // helm runs Helm and returns its output and whether it succeeded.
 func helm(t *testing.T, arguments ...string) (string, bool) {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), "go", append([]string{"tool", "-modfile=tools/helm/go.mod", "helm"}, arguments...)...)
+	command := exec.CommandContext(t.Context(), "go",
+		append([]string{"tool", "-modfile=tools/helm/go.mod", "helm"}, arguments...)...)
 	command.Dir = root
 	output, err := command.CombinedOutput()
 	return string(output), err == nil
@@ -98,9 +99,9 @@ func TestRenderedLikeManifests(t *testing.T) {
 
 func TestValues(t *testing.T) {
 	chart := newChart(t)
-	rendered := render(t, chart, "--set=namespaces={a,b},crds.enabled=false,userRoles.enabled=false,networkPolicy.enabled=false,"+
-		"disruptionBudget.enabled=false,extraArgs={--v=1},image.pullSecrets[0].name=registry,priorityClassName=high,"+
-		"nodeSelector.disk=ssd,tolerations[0].key=control-plane,podAnnotations.team=a")
+	rendered := render(t, chart,
+		"--set=namespaces={a,b},crds.enabled=false,userRoles.enabled=false,networkPolicy.enabled=false,disruptionBudget.enabled=false,deletionProtection.enabled=false,extraArgs={--v=1},image.pullSecrets[0].name=registry,priorityClassName=high,"+
+			"nodeSelector.disk=ssd,tolerations[0].key=control-plane,podAnnotations.team=a")
 	for _, name := range []string{"Role a/quorate-operator", "RoleBinding b/quorate-operator"} {
 		if rendered[name] == nil {
 			t.Errorf("%s is missing", name)
@@ -108,7 +109,8 @@ func TestValues(t *testing.T) {
 	}
 	for name := range rendered {
 		if strings.HasPrefix(name, "CustomResourceDefinition") || strings.Contains(name, "quorate-edit") ||
-			strings.HasPrefix(name, "NetworkPolicy") || name == "ClusterRole /quorate-operator" {
+			strings.HasPrefix(name, "NetworkPolicy") || strings.HasPrefix(name, "ValidatingAdmissionPolicy") ||
+			name == "ClusterRole /quorate-operator" {
 			t.Errorf("%s is rendered", name)
 		}
 	}
@@ -120,7 +122,10 @@ func TestValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"--namespaces=a,b", "--v=1", "priorityClassName: high", "disk: ssd", "key: control-plane", "team: a", "image: quorate:v" + version} {
+	for _, want := range []string{
+		"--namespaces=a,b", "--v=1", "priorityClassName: high", "disk: ssd", "key: control-plane", "team: a",
+		"image: quorate:v" + version,
+	} {
 		if !strings.Contains(string(deployment), want) {
 			t.Errorf("the Deployment has no %q:\n%s", want, deployment)
 		}
@@ -131,15 +136,18 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestMonitoring checks the labels by which Prometheus and Grafana select objects, and that none is rendered by default.
+// TestMonitoring checks the labels by which Prometheus and Grafana select objects, and that none is rendered by
+// default.
 func TestMonitoring(t *testing.T) {
 	chart := newChart(t)
 	names := map[string]string{
 		"ServiceMonitor quorate-system/quorate-operator": "release", "PrometheusRule quorate-system/quorate": "release",
-		"ConfigMap quorate-system/quorate-dashboards": "dashboards", "ClusterRoleBinding /quorate-metrics-reader": "app.kubernetes.io/name",
+		"ConfigMap quorate-system/quorate-dashboards": "dashboards",
+		"ClusterRoleBinding /quorate-metrics-reader":  "app.kubernetes.io/name",
 	}
 	rendered := render(t, chart, "--set=monitoring.enabled=true,monitoring.labels.release=prometheus,"+
-		"monitoring.serviceAccount.namespace=monitoring,monitoring.serviceAccount.name=prometheus", "--set-string=monitoring.dashboards.labels.dashboards=1")
+		"monitoring.serviceAccount.namespace=monitoring,monitoring.serviceAccount.name=prometheus",
+		"--set-string=monitoring.dashboards.labels.dashboards=1")
 	byDefault := render(t, chart)
 	for name, label := range names {
 		if rendered[name] == nil || rendered[name].GetLabels()[label] == "" {
@@ -153,7 +161,10 @@ func TestMonitoring(t *testing.T) {
 
 func TestInvalidValuesAreRefused(t *testing.T) {
 	chart := newChart(t)
-	for _, values := range []string{"replica=3", "replicas=-1", "image.pullPolicy=Sometimes", "namespaces={Team_A}", "extraArgs={v=1}", "monitoring.serviceAccount.name=prometheus"} {
+	for _, values := range []string{
+		"replica=3", "replicas=-1", "image.pullPolicy=Sometimes", "namespaces={Team_A}", "extraArgs={v=1}",
+		"monitoring.serviceAccount.name=prometheus",
+	} {
 		if output, ok := helm(t, "template", "quorate", chart, "--set="+values); ok || !strings.Contains(output, "values") {
 			t.Errorf("%s: %s", values, output)
 		}

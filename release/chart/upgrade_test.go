@@ -44,7 +44,9 @@ func startServer(t *testing.T) *release {
 	}
 	t.Setenv("KUBECONFIG", kubeconfig)
 	types := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, apiextensions.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		scheme.AddToScheme, apiextensions.AddToScheme, v1alpha1.AddToScheme,
+	} {
 		if err := add(types); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +62,9 @@ func startServer(t *testing.T) *release {
 func (r *release) columns() string {
 	r.t.Helper()
 	definition := &apiextensions.CustomResourceDefinition{}
-	if err := r.client.Get(r.t.Context(), client.ObjectKey{Name: "apiserverclusters.quorate.dev"}, definition); err != nil {
+	if err := r.client.Get(
+		r.t.Context(), client.ObjectKey{Name: "apiserverclusters.quorate.dev"}, definition,
+	); err != nil {
 		r.t.Fatal(err)
 	}
 	var names []string
@@ -77,8 +81,8 @@ func (r *release) helm(arguments ...string) {
 	}
 }
 
-// TestUpgrade installs the chart with a former definition and upgrades it: Helm upgrades the definitions, because they are
-// templates. Uninstalling keeps the definitions and their objects, and deletes everything else.
+// TestUpgrade installs the chart with a former definition and upgrades it: Helm upgrades the definitions, because they
+// are templates. Uninstalling keeps the definitions and their objects, and deletes everything else.
 func TestUpgrade(t *testing.T) {
 	r := startServer(t)
 	chart, former := newChart(t), newChart(t)
@@ -87,7 +91,10 @@ func TestUpgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(former, definition), []byte(strings.ReplaceAll(string(text), "name: Voters\n", "name: Former\n")), 0o600); err != nil {
+	if err := os.WriteFile(
+		filepath.Join(former, definition), []byte(strings.ReplaceAll(string(text), "name: Voters\n", "name: Former\n")),
+		0o600,
+	); err != nil {
 		t.Fatal(err)
 	}
 	r.helm("install", "quorate", former, "--create-namespace")

@@ -7,11 +7,12 @@ import (
 
 func TestFaster(t *testing.T) {
 	original := groups{[]group{{"a", []rule{
-		{Alert: "A", Expr: "rate(a[10m]) > 0 and avg_over_time(b:ratio_rate1h[1h]) > 0", For: "90m"}, {Record: "b:ratio_rate1h", Expr: "b"},
-		{Alert: "B", Expr: "b", For: "1m"},
+		{Alert: "A", Expr: "rate(a[10m]) > 0 and avg_over_time(b:ratio_rate1h[1h]) > 0", For: "90m"},
+		{Record: "b:ratio_rate1h", Expr: "b"}, {Alert: "B", Expr: "b", For: "1m"},
 	}}}}
 	rules := original.faster(30).Groups[0].Rules
-	if want := "rate(a[20000ms]) > 0 and avg_over_time(b:ratio_rate1h[120000ms]) > 0"; rules[0].Expr != want || rules[0].For != "180000ms" {
+	if want := "rate(a[20000ms]) > 0 and avg_over_time(b:ratio_rate1h[120000ms]) > 0"; rules[0].Expr != want ||
+		rules[0].For != "180000ms" {
 		t.Errorf("%+v, want the expression %s", rules[0], want)
 	}
 	if rules[1].Record != "b:ratio_rate1h" || rules[1].Expr != "b" || rules[1].For != "" {

@@ -94,7 +94,8 @@ func TestReasonsAreDeclared(t *testing.T) {
 	for _, file := range files {
 		ast.Inspect(file, func(node ast.Node) bool {
 			for _, literal := range literals(node, values) {
-				t.Errorf("%s: use or declare a constant in operator/api/v1alpha1/reasons.go for %s", set.Position(literal.Pos()), literal.Value)
+				t.Errorf("%s: use or declare a constant in operator/api/v1alpha1/reasons.go for %s",
+					set.Position(literal.Pos()), literal.Value)
 			}
 			if selector, ok := node.(*ast.SelectorExpr); ok {
 				used[selector.Sel.Name] = true
@@ -150,7 +151,8 @@ func TestConditionsOfReasons(t *testing.T) {
 			condition, isCondition := call.Args[0].(*ast.SelectorExpr)
 			status, isStatus := call.Args[1].(*ast.Ident)
 			used, isReason := call.Args[2].(*ast.SelectorExpr)
-			if function, ok := call.Fun.(*ast.Ident); !ok || function.Name != "condition" || !isCondition || !isStatus || !isReason {
+			if function, ok := call.Fun.(*ast.Ident); !ok || function.Name != "condition" || !isCondition ||
+				!isStatus || !isReason {
 				return true
 			}
 			value, ok := strings.CutPrefix(used.Sel.Name, "Reason")
@@ -160,7 +162,8 @@ func TestConditionsOfReasons(t *testing.T) {
 			calls++
 			want := state{defaultKind, condition.Sel.Name, strings.ToUpper(status.Name[:1]) + status.Name[1:]}
 			if !slices.Contains(of[value], want) {
-				t.Errorf("%s: the comment of Reason%s does not have %s=%s", set.Position(call.Pos()), value, want.condition, want.status)
+				t.Errorf("%s: the comment of Reason%s does not have %s=%s", set.Position(call.Pos()), value,
+					want.condition, want.status)
 			}
 			return true
 		})
@@ -185,7 +188,9 @@ func TestCommandsAreCurrent(t *testing.T) {
 	if got != string(want) {
 		t.Error("commands.md differs from the flags of the commands; run make generate")
 	}
-	for _, command := range []string{"operator", "sandbox env", "etcd alarm disarm", "backup restore", "extension move GROUP"} {
+	for _, command := range []string{
+		"operator", "sandbox env", "etcd alarm disarm", "backup restore", "extension move GROUP",
+	} {
 		if !strings.Contains(got, "# `quorate "+command) {
 			t.Errorf("commands.md lacks %s", command)
 		}

@@ -21,14 +21,18 @@ func objects() source.Objects {
 	secrets.Add(&corev1.Secret{ObjectMeta: meta("keys"), Data: map[string][]byte{"token": []byte("s3cret")}})
 	configMaps := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	configMaps.Add(&corev1.ConfigMap{ObjectMeta: meta("settings"), Data: map[string]string{"LEVEL": "4"}})
-	return source.Objects{Secrets: corelisters.NewSecretLister(secrets), ConfigMaps: corelisters.NewConfigMapLister(configMaps)}
+	return source.Objects{
+		Secrets: corelisters.NewSecretLister(secrets), ConfigMaps: corelisters.NewConfigMapLister(configMaps),
+	}
 }
 
 func pod() *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "demo-0", UID: "u1", Labels: map[string]string{"role": "member"}},
-		Spec:       corev1.PodSpec{NodeName: "sandbox", ServiceAccountName: "default"},
-		Status:     corev1.PodStatus{PodIP: "127.9.64.1", HostIP: "127.9.0.2"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "team", Name: "demo-0", UID: "u1", Labels: map[string]string{"role": "member"},
+		},
+		Spec:   corev1.PodSpec{NodeName: "sandbox", ServiceAccountName: "default"},
+		Status: corev1.PodStatus{PodIP: "127.9.64.1", HostIP: "127.9.0.2"},
 	}
 }
 
@@ -57,8 +61,16 @@ func TestResolveEnvironment(t *testing.T) {
 			{Name: "URL", Value: "https://$(POD_IP):2380/$(UNKNOWN)/$$(POD_IP)"},
 			{Name: "TOKEN", ValueFrom: secretKey("keys", "token", nil)},
 			{Name: "ABSENT", ValueFrom: secretKey("none", "token", ptr.To(true))},
-			{Name: "MEMORY", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}}},
-			{Name: "CPU", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.cpu"}}},
+			{
+				Name: "MEMORY", ValueFrom: &corev1.EnvVarSource{
+					ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.memory", Divisor: resource.MustParse("1Mi")},
+				},
+			},
+			{
+				Name: "CPU", ValueFrom: &corev1.EnvVarSource{
+					ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.cpu"},
+				},
+			},
 		},
 	}
 	got, err := ResolveEnvironment(pod(), container, objects())
@@ -79,7 +91,8 @@ func TestResolveEnvironmentErrors(t *testing.T) {
 		secretKey("none", "token", nil), secretKey("keys", "none", nil), field("spec.containers"), field("spec['x']"), {},
 	} {
 		container := &corev1.Container{Env: []corev1.EnvVar{{Name: "X", ValueFrom: from}}}
-		if _, err := ResolveEnvironment(pod(), container, objects()); err == nil || !strings.Contains(err.Error(), "variable X") {
+		if _, err := ResolveEnvironment(pod(), container, objects()); err == nil ||
+			!strings.Contains(err.Error(), "variable X") {
 			t.Errorf("%v: error %v", from, err)
 		}
 	}
@@ -116,13 +129,26 @@ func TestResolveCommand(t *testing.T) {
 		command, args []string
 		want          Command
 	}{
-		{nil, []string{"apiserver", "--etcd-name=$(NAME)", "--etcd-data-dir=/data"}, Command{"quorate", []string{"apiserver", "--etcd-name=demo-0", "--etcd-data-dir=/s/data"}}},
+		{
+			nil, []string{"apiserver", "--etcd-name=$(NAME)", "--etcd-data-dir=/data"}, Command{
+				"quorate", []string{"apiserver", "--etcd-name=demo-0", "--etcd-data-dir=/s/data"},
+			},
+		},
 		{[]string{"/usr/bin/quorate", "apiserver"}, []string{"--v=2"}, Command{"quorate", []string{"apiserver", "--v=2"}}},
-		{[]string{"kube-apiserver"}, []string{"--bind-address=0.0.0.0"}, Command{"kube-apiserver", []string{"--bind-address=127.9.64.1"}}},
-		{nil, []string{"https://0.0.0.0:2380", "0.0.0.0/0", "10.0.0.0"}, Command{"quorate", []string{"https://127.9.64.1:2380", "0.0.0.0/0", "10.0.0.0"}}},
+		{
+			[]string{"kube-apiserver"}, []string{"--bind-address=0.0.0.0"}, Command{
+				"kube-apiserver", []string{"--bind-address=127.9.64.1"},
+			},
+		},
+		{
+			nil, []string{"https://0.0.0.0:2380", "0.0.0.0/0", "10.0.0.0"}, Command{
+				"quorate", []string{"https://127.9.64.1:2380", "0.0.0.0/0", "10.0.0.0"},
+			},
+		},
 	}
 	for _, test := range tests {
-		got, err := ResolveCommand(&corev1.Container{Command: test.command, Args: test.args}, environment, mounts, "127.9.64.1")
+		got, err := ResolveCommand(&corev1.Container{Command: test.command, Args: test.args}, environment,
+			mounts, "127.9.64.1")
 		if err != nil {
 			t.Fatal(err)
 		}

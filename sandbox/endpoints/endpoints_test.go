@@ -104,7 +104,8 @@ func TestTableNotifiesSubscribersAndRendersSlices(t *testing.T) {
 	if got := slice.Endpoints[0].Addresses[0]; got != "127-9-64-1.default.pod.cluster.local" {
 		t.Errorf("address %q", got)
 	}
-	if slice.Endpoints[0].TargetRef.Name != "demo-0" || !*slice.Endpoints[1].Conditions.Ready || *slice.Ports[0].Port != 6443 {
+	if slice.Endpoints[0].TargetRef.Name != "demo-0" || !*slice.Endpoints[1].Conditions.Ready ||
+		*slice.Ports[0].Port != 6443 {
 		t.Errorf("got %+v", slice)
 	}
 }

@@ -43,7 +43,10 @@ func TestCopy(t *testing.T) {
 		"since later":    {Options{Since: at(3), Tail: ptr.To[int64](2)}, lines[4] + lines[5]},
 		"limit":          {Options{Limit: ptr.To[int64](8)}, "begin\nti"},
 		"limit of lines": {Options{Limit: ptr.To[int64](6)}, "begin\n"},
-		"timestamps":     {Options{Timestamps: true, Tail: ptr.To[int64](2)}, "2026-01-01T00:00:03.5Z " + lines[4] + "2026-01-01T00:00:03.5Z the end"},
+		"timestamps": {
+			Options{Timestamps: true, Tail: ptr.To[int64](2)},
+			"2026-01-01T00:00:03.5Z " + lines[4] + "2026-01-01T00:00:03.5Z the end",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got bytes.Buffer
@@ -77,7 +80,9 @@ func TestOpen(t *testing.T) {
 			}
 		}
 		asked := 0
-		log, err := Open(file, Options{Follow: true, Tail: ptr.To[int64](0), Running: func() bool { asked++; return asked == 1 }})
+		log, err := Open(file, Options{
+			Follow: true, Tail: ptr.To[int64](0), Running: func() bool { asked++; return asked == 1 },
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -71,8 +71,8 @@ func TestArgsAreValidAndTheKubeconfigFits(t *testing.T) {
 	}
 }
 
-// TestAuthoritiesAreSeparate checks that no certificate is valid for another purpose: for example, that of the node
-// for clients of the API.
+// TestAuthoritiesAreSeparate checks that no certificate is valid for another purpose. For example, the certificate of
+// the node must not authenticate a client of the API.
 func TestAuthoritiesAreSeparate(t *testing.T) {
 	directory := t.TempDir()
 	plane, err := New(directory, 70, time.Now())

@@ -5,9 +5,11 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/go-logr/logr"
+	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -34,7 +36,9 @@ func table() *endpoints.Table {
 	}
 	t := endpoints.NewTable()
 	t.Update(
-		[]*corev1.Service{service("demo", "127.9.128.4", false), service("peers", "None", true), service("ready", "None", false)},
+		[]*corev1.Service{
+			service("demo", "127.9.128.4", false), service("peers", "None", true), service("ready", "None", false),
+		},
 		[]*corev1.Pod{pod("demo-0", "127.9.64.1", corev1.ConditionTrue), pod("demo-1", "127.9.64.2", corev1.ConditionFalse)},
 	)
 	return t
@@ -101,4 +105,73 @@ func TestServerOverBothTransports(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("stopping: %v", err)
 	}
+}
+
+// TestConnectionsAreBounded opens many TCP connections that send nothing, as another user of the machine can. The
+// server accepts a bounded number of them at the same time, and still answers queries over UDP.
+func TestConnectionsAreBounded(t *testing.T) {
+	s, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"), table(), logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := &counting{Listener: s.servers[1].Listener}
+	s.servers[1].Listener = listener
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	for range 2 * maxConnections {
+		connection, err := net.Dial("tcp", s.Address())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connection.Close()
+	}
+	query := new(dns.Msg).SetQuestion("demo.team.svc.", dns.TypeA)
+	if answer, err := dns.Exchange(query, s.Address()); err != nil || len(answer.Answer) != 1 {
+		t.Errorf("got %v, %v", answer, err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	listener.mu.Lock()
+	defer listener.mu.Unlock()
+	if listener.most > maxConnections {
+		t.Errorf("accepted %d connections, at most %d are permitted", listener.most, maxConnections)
+	}
+}
+
+// counting records how many accepted connections were open at the same time.
+type counting struct {
+	net.Listener
+	mu         sync.Mutex
+	open, most int
+}
+
+func (c *counting) Accept() (net.Conn, error) {
+	connection, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open++
+	c.most = max(c.most, c.open)
+	return &counted{Conn: connection, closed: sync.OnceFunc(c.closed)}, nil
+}
+
+func (c *counting) closed() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open--
+}
+
+type counted struct {
+	net.Conn
+	closed func()
+}
+
+func (c *counted) Close() error {
+	c.closed()
+	return c.Conn.Close()
 }

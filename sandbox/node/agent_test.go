@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	switch os.Args[1] {
 	case "exit":
-		for _, file := range os.Args[3:] { // of the termination message
+		for _, file := range os.Args[3:] { // files for the termination message
 			if err := os.WriteFile(file, []byte("message"), 0o600); err != nil {
 				panic(err)
 			}
@@ -49,7 +50,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// serve serves a file's content, its arguments and environment until SIGTERM.
+// serve serves the content of a file, its arguments and its environment until SIGTERM.
 func serve(address string, args []string) {
 	terminate := make(chan os.Signal, 1)
 	signal.Notify(terminate, syscall.SIGTERM)
@@ -71,7 +72,7 @@ func serve(address string, args []string) {
 	<-terminate
 }
 
-// testAgent is an agent with an API server.
+// testAgent is an agent with a management API server.
 type testAgent struct {
 	*testing.T
 	client    kubernetes.Interface
@@ -88,14 +89,15 @@ func start(t *testing.T) *testAgent {
 	return w
 }
 
-// run starts an agent. w.stop stops it.
+// run starts an agent; testAgent.stop stops it.
 func (w *testAgent) run() {
 	w.table = endpoints.NewTable()
 	spawner := process.NewSpawner()
 	agent := New(Options{
 		Client: w.client, Name: "sandbox", Directory: w.directory, Network: network, Executable: "/proc/self/exe",
-		Environment: []string{"NODE_TEST_CHILD=1"}, Table: w.table, Spawner: spawner, Clock: clock.RealClock{},
-		Kubelet: w.kubelet, Logger: testr.New(w.T),
+		// Without GOCOVERDIR, a binary with coverage writes a warning to the log of the pod.
+		Environment: []string{"NODE_TEST_CHILD=1", "GOCOVERDIR=" + w.TempDir()}, Table: w.table,
+		Spawner: spawner, Clock: clock.RealClock{}, Kubelet: w.kubelet, Logger: testr.New(w.T),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -113,12 +115,15 @@ func (w *testAgent) run() {
 
 func (w *testAgent) await(what string, holds func() bool) {
 	w.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			pods, _ := w.client.CoreV1().Pods("default").List(w.Context(), metav1.ListOptions{})
-			content, _ := json.MarshalIndent(pods.Items, "", " ")
-			w.Fatalf("timed out waiting for: %s\n%s", what, content)
-		}
+	err := wait.PollUntilContextTimeout(w.Context(), 5*time.Millisecond, 30*time.Second, true, func(
+		context.Context,
+	) (bool, error) {
+		return holds(), nil
+	})
+	if err != nil {
+		pods, _ := w.client.CoreV1().Pods("default").List(w.Context(), metav1.ListOptions{})
+		content, _ := json.MarshalIndent(pods.Items, "", " ")
+		w.Fatalf("timed out waiting for: %s\n%s", what, content)
 	}
 }
 
@@ -172,21 +177,36 @@ func (w *testAgent) get(pod *corev1.Pod, path string) string {
 }
 
 func server(name string) *corev1.Pod {
-	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/health", Port: intstr.FromString("http")}}, PeriodSeconds: 1, FailureThreshold: 1}
+	probe := &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/health", Port: intstr.FromString("http")}},
+		PeriodSeconds: 1, FailureThreshold: 1,
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "server"}},
 		Spec: corev1.PodSpec{
 			Hostname: name, Subdomain: "servers",
 			AutomountServiceAccountToken: ptr.To(false),
 			Volumes: []corev1.Volume{
-				{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "config"}}}},
-				{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
+				{
+					Name: "config", VolumeSource: corev1.VolumeSource{
+						ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "config"}},
+					},
+				},
+				{
+					Name: "data", VolumeSource: corev1.VolumeSource{
+						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+					},
+				},
 			},
 			Containers: []corev1.Container{{
 				Name: "server", Image: "quorate", Args: []string{"serve", "$(POD_IP):8080", "/etc/config/key", "--data=/data"},
-				Env:            []corev1.EnvVar{{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}},
-				Ports:          []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
-				VolumeMounts:   []corev1.VolumeMount{{Name: "config", MountPath: "/etc/config"}, {Name: "data", MountPath: "/data"}},
+				Env: []corev1.EnvVar{{
+					Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}},
+				}},
+				Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+				VolumeMounts: []corev1.VolumeMount{
+					{Name: "config", MountPath: "/etc/config"}, {Name: "data", MountPath: "/data"},
+				},
 				ReadinessProbe: probe, LivenessProbe: probe,
 			}},
 		},
@@ -197,19 +217,23 @@ func (w *testAgent) createDependencies() {
 	w.Helper()
 	core := w.client.CoreV1()
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
-	_, err := core.ConfigMaps("default").Create(w.Context(), &corev1.ConfigMap{ObjectMeta: meta("config"), Data: map[string]string{"key": "first"}}, metav1.CreateOptions{})
+	_, err := core.ConfigMaps("default").Create(w.Context(),
+		&corev1.ConfigMap{ObjectMeta: meta("config"), Data: map[string]string{"key": "first"}}, metav1.CreateOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: meta("data"), Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		Resources: corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+		},
 	}}
 	if _, err := core.PersistentVolumeClaims("default").Create(w.Context(), claim, metav1.CreateOptions{}); err != nil {
 		w.Fatal(err)
 	}
 	service := &corev1.Service{ObjectMeta: meta("servers"), Spec: corev1.ServiceSpec{
-		ClusterIP: "None", Selector: map[string]string{"app": "server"}, Ports: []corev1.ServicePort{{Name: "http", Port: 8080}},
+		ClusterIP: "None", Selector: map[string]string{"app": "server"},
+		Ports: []corev1.ServicePort{{Name: "http", Port: 8080}},
 	}}
 	if _, err := core.Services("default").Create(w.Context(), service, metav1.CreateOptions{}); err != nil {
 		w.Fatal(err)
@@ -225,7 +249,8 @@ func TestPodLifecycle(t *testing.T) {
 	w.create(pod)
 	w.create(server("one"))
 	w.await("the missing volume is reported", func() bool {
-		events, _ := w.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=FailedMount"})
+		events, _ := w.client.CoreV1().Events("default").List(t.Context(),
+			metav1.ListOptions{FieldSelector: "reason=FailedMount"})
 		return len(events.Items) > 0
 	})
 	w.createDependencies()
@@ -240,20 +265,24 @@ func TestPodLifecycle(t *testing.T) {
 		if status.Phase != corev1.PodRunning || !network.Pods().Contains(parse(status.PodIP)) || status.StartTime == nil {
 			t.Errorf("got %+v", status)
 		}
-		if c := status.ContainerStatuses[0]; !c.Ready || !*c.Started || c.State.Running == nil || !strings.HasPrefix(c.ContainerID, "process://") {
+		if c := status.ContainerStatuses[0]; !c.Ready || !*c.Started || c.State.Running == nil ||
+			!strings.HasPrefix(c.ContainerID, "process://") {
 			t.Errorf("got %+v", c)
 		}
 	})
 	t.Run("arguments are of this machine", func(t *testing.T) {
 		answer := w.get(pod, "/")
 		folder := filepath.Join(w.directory, "pods", string(pod.UID), "volumes", "config", "key")
-		if !strings.Contains(answer, `"`+folder+`"`) || !strings.Contains(answer, "--data="+filepath.Join(w.directory, "volumes")) {
+		if !strings.Contains(answer, `"`+folder+`"`) ||
+			!strings.Contains(answer, "--data="+filepath.Join(w.directory, "volumes")) {
 			t.Errorf("got %s", answer)
 		}
 	})
 	t.Run("configmap changes arrive", func(t *testing.T) {
 		patch := []byte(`{"data":{"key":"second"}}`)
-		if _, err := w.client.CoreV1().ConfigMaps("default").Patch(t.Context(), "config", "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
+		if _, err := w.client.CoreV1().ConfigMaps("default").Patch(
+			t.Context(), "config", "application/merge-patch+json", patch, metav1.PatchOptions{},
+		); err != nil {
 			t.Fatal(err)
 		}
 		file := filepath.Join(w.directory, "pods", string(pod.UID), "volumes", "config", "key")
@@ -265,13 +294,17 @@ func TestPodLifecycle(t *testing.T) {
 			return len(answer.Addresses) == 1 && answer.Addresses[0].String() == pod.Status.PodIP
 		})
 		w.await("there is a slice", func() bool {
-			slices, _ := w.client.DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=servers"})
-			return len(slices.Items) == 1 && len(slices.Items[0].Endpoints) == 1 && *slices.Items[0].Endpoints[0].Conditions.Ready
+			slices, _ := w.client.DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{
+				LabelSelector: "kubernetes.io/service-name=servers",
+			})
+			return len(slices.Items) == 1 && len(slices.Items[0].Endpoints) == 1 &&
+				*slices.Items[0].Endpoints[0].Conditions.Ready
 		})
 	})
 	t.Run("a load balancer has an address", func(t *testing.T) {
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "balanced"}, Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "server"}, Ports: []corev1.ServicePort{{Port: 8080}},
+			Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "server"},
+			Ports: []corev1.ServicePort{{Port: 8080}},
 		}}
 		if _, err := w.client.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -317,7 +350,8 @@ func (w *testAgent) deletion(pod *corev1.Pod) {
 	if err := core.PersistentVolumeClaims("default").Delete(w.Context(), "data", metav1.DeleteOptions{}); err != nil {
 		w.Fatal(err)
 	}
-	if claim, err := core.PersistentVolumeClaims("default").Get(w.Context(), "data", metav1.GetOptions{}); err != nil || claim.Status.Phase != corev1.ClaimBound {
+	if claim, err := core.PersistentVolumeClaims("default").Get(w.Context(), "data", metav1.GetOptions{}); err != nil ||
+		claim.Status.Phase != corev1.ClaimBound {
 		w.Errorf("a claim in use has no finalizer: %+v, %v", claim, err)
 	}
 	if err := core.Pods("default").Delete(w.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
@@ -328,7 +362,8 @@ func (w *testAgent) deletion(pod *corev1.Pod) {
 		_, claimErr := core.PersistentVolumeClaims("default").Get(w.Context(), "data", metav1.GetOptions{})
 		list, err := core.PersistentVolumes().List(w.Context(), metav1.ListOptions{})
 		left, _ := filepath.Glob(filepath.Join(w.directory, "[pv]o*", "*"))
-		return apierrors.IsNotFound(podErr) && apierrors.IsNotFound(claimErr) && err == nil && len(list.Items) == 0 && len(left) == 0
+		return apierrors.IsNotFound(podErr) && apierrors.IsNotFound(claimErr) && err == nil &&
+			len(list.Items) == 0 && len(left) == 0
 	})
 }
 
@@ -348,7 +383,9 @@ func TestPodsThatTerminate(t *testing.T) {
 			Spec: corev1.PodSpec{
 				RestartPolicy: test.policy, AutomountServiceAccountToken: ptr.To(false),
 				InitContainers: []corev1.Container{{Name: "first", Image: "quorate", Args: []string{"exit", "0"}}},
-				Containers:     []corev1.Container{{Name: "main", Image: "quorate", Args: []string{"exit", test.code, corev1.TerminationMessagePathDefault}}},
+				Containers: []corev1.Container{{
+					Name: "main", Image: "quorate", Args: []string{"exit", test.code, corev1.TerminationMessagePathDefault},
+				}},
 			},
 		})
 	}

@@ -6,7 +6,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -49,7 +51,10 @@ func TestLogs(t *testing.T) {
 		{corev1.PodLogOptions{TailLines: ptr.To[int64](1)}, "second\n"},
 		{corev1.PodLogOptions{LimitBytes: ptr.To[int64](4)}, "firs"},
 		{corev1.PodLogOptions{SinceSeconds: ptr.To[int64](60)}, "first\n"},
-		{corev1.PodLogOptions{TailLines: ptr.To[int64](2), Timestamps: true}, "2020-01-01T00:00:00Z time=2020-01-01T00:00:00Z old\n2020-01-01T00:00:00Z second\n"},
+		{
+			corev1.PodLogOptions{TailLines: ptr.To[int64](2), Timestamps: true},
+			"2020-01-01T00:00:00Z time=2020-01-01T00:00:00Z old\n2020-01-01T00:00:00Z second\n",
+		},
 		{corev1.PodLogOptions{Previous: true}, `previous terminated container "server" in pod "one" not found`},
 	} {
 		if got := w.logs("one", c.options); got != c.want {
@@ -59,7 +64,8 @@ func TestLogs(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // fail if a line is missing
 	defer cancel()
-	stream, err := w.client.CoreV1().Pods("default").GetLogs("one", &corev1.PodLogOptions{Follow: true, TailLines: ptr.To[int64](0)}).Stream(ctx)
+	stream, err := w.client.CoreV1().Pods("default").GetLogs("one",
+		&corev1.PodLogOptions{Follow: true, TailLines: ptr.To[int64](0)}).Stream(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,4 +97,52 @@ func TestOnlyTheAPIServerIsAuthorized(t *testing.T) {
 			t.Errorf("%s: got %d, want %d", name, w.Code, want)
 		}
 	}
+}
+
+// TestConnectionsAreBounded opens many connections that send nothing, as another user of the machine can. The kubelet
+// API accepts a bounded number of them.
+func TestConnectionsAreBounded(t *testing.T) {
+	listener := &counting{
+		Listener: httptest.NewUnstartedServer(nil).Listener, accepted: make(chan struct{}, 10*maxConnections),
+	}
+	noCertificate := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, errors.New("none") }
+	agent := &Agent{options: Options{Kubelet: Kubelet{TLS: &tls.Config{GetCertificate: noCertificate}}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- agent.serveKubelet(ctx, listener) }()
+	var connections []net.Conn
+	for range 2 * maxConnections {
+		connection, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connection.Close()
+		connections = append(connections, connection)
+	}
+	for range maxConnections {
+		<-listener.accepted
+	}
+	connections[0].Close() // another one is accepted in its place
+	<-listener.accepted
+	if more := len(listener.accepted); more > 0 {
+		t.Errorf("accepted %d connections more than %d", more, maxConnections)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// counting counts the accepted connections.
+type counting struct {
+	net.Listener
+	accepted chan struct{}
+}
+
+func (c *counting) Accept() (net.Conn, error) {
+	connection, err := c.Listener.Accept()
+	if err == nil {
+		c.accepted <- struct{}{}
+	}
+	return connection, err
 }

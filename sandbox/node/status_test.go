@@ -9,7 +9,9 @@ import (
 )
 
 func ended(code int32) corev1.ContainerStatus {
-	return corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}
+	return corev1.ContainerStatus{
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}},
+	}
 }
 
 func TestPhase(t *testing.T) {
@@ -55,10 +57,16 @@ func TestPodStatusKeepsForeignConditions(t *testing.T) {
 	gate := corev1.PodCondition{Type: "example.org/gate", Status: corev1.ConditionFalse}
 	pod := &corev1.Pod{Spec: corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: gate.Type}}}}
 	pod.Status.Conditions = []corev1.PodCondition{gate}
-	o := observation{now: early, podIP: "127.9.64.1", prepared: true, containers: []corev1.ContainerStatus{{Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
+	o := observation{
+		now: early, podIP: "127.9.64.1", prepared: true, containers: []corev1.ContainerStatus{{
+			Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+		}},
+	}
 	status := podStatus(pod, pod.Status, o)
 	pod.Status = status
-	if conditionOf(pod, gate.Type) != corev1.ConditionFalse || conditionOf(pod, corev1.PodReady) != corev1.ConditionFalse || conditionOf(pod, corev1.ContainersReady) != corev1.ConditionTrue {
+	if conditionOf(pod, gate.Type) != corev1.ConditionFalse ||
+		conditionOf(pod, corev1.PodReady) != corev1.ConditionFalse ||
+		conditionOf(pod, corev1.ContainersReady) != corev1.ConditionTrue {
 		t.Errorf("with a false readiness gate: %+v", status.Conditions)
 	}
 	pod.Status.Conditions[0].Status = corev1.ConditionTrue
@@ -89,10 +97,12 @@ func TestUnitRemembersEarlierRuns(t *testing.T) {
 		t.Errorf("got %+v", status)
 	}
 	known[0] = status
-	if again := newUnit(spec, false, "", known).status(); again.RestartCount != 4 || again.LastTerminationState.Terminated == nil {
+	if again := newUnit(spec, false, "", known).status(); again.RestartCount != 4 ||
+		again.LastTerminationState.Terminated == nil {
 		t.Errorf("status of the second agent: %+v", again)
 	}
-	if fresh := newUnit(spec, false, "", nil).status(); fresh.RestartCount != 0 || fresh.LastTerminationState.Terminated != nil {
+	if fresh := newUnit(spec, false, "", nil).status(); fresh.RestartCount != 0 ||
+		fresh.LastTerminationState.Terminated != nil {
 		t.Errorf("got %+v", fresh)
 	}
 }

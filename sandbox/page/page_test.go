@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -26,21 +27,25 @@ func fixture() Data {
 	long := strings.Repeat("demo-0 has revision 8123 (raft term 4, index 9001); ", 6) + strings.Repeat("x", 200)
 	degraded := metav1.Condition{Type: "Degraded", Status: "True", Reason: "PodsFailing", Message: long}
 	o := &overview.Overview{
-		Name: "demo", Namespace: "default", Created: now.Add(-time.Hour), Etcd: "embedded", Health: overview.Degraded, Ready: 2,
-		Desired: 3, Voters: 3, Version: "v1.36.3",
+		Name: "demo", Namespace: "default", Created: now.Add(-time.Hour), Etcd: "embedded",
+		Health: overview.Degraded, Ready: 2, Desired: 3, Voters: 3, Version: "v1.36.3",
 		Certificates: []overview.Certificate{{Secret: "demo-admin", Expires: now.Add(300 * 24 * time.Hour)}},
 		Conditions:   []metav1.Condition{{Type: "Available", Status: "True", Reason: "Serving", Message: "2 of 3"}, degraded},
 		Problems:     []metav1.Condition{degraded},
 		Next:         overview.Step{Text: "Read the logs <script>alert(1)</script>", Command: "kubectl quorate logs demo"},
 		Events: []overview.Event{
-			{Time: now, Object: "ApiServerCluster/demo", Reason: "LearnerPromoted", Message: "Promoted learner demo-2", Count: 1},
+			{
+				Time: now, Object: "ApiServerCluster/demo", Reason: "LearnerPromoted", Message: "Promoted learner demo-2", Count: 1,
+			},
 			{Time: now, Object: "Pod/demo-1", Reason: "BackOff", Message: long, Warning: true, Count: 3},
 		},
 	}
 	for i, role := range []string{"leader", "voter", "learner", "server"} {
 		r := overview.Replica{Name: fmt.Sprintf("demo-%d", i), Role: role, Ready: i < 2, Status: "Running", DBSize: 1 << 20}
 		if i < 2 {
-			r.Usage = &overview.Usage{Revision: 8123, Lag: int64(i), Memory: 1 << 27, Watches: 4, Requests: ptr.To(12.5), CPU: ptr.To(0.034)}
+			r.Usage = &overview.Usage{
+				Revision: 8123, Lag: int64(i), Memory: 1 << 27, Watches: 4, Requests: ptr.To(12.5), CPU: ptr.To(0.034),
+			}
 		}
 		o.Replicas = append(o.Replicas, r)
 	}
@@ -51,7 +56,7 @@ func fixture() Data {
 
 func serve(t *testing.T, read func() Data) *httptest.Server {
 	t.Helper()
-	server := httptest.NewServer(Handler(func(context.Context) Data { return read() }, logr.Discard()))
+	server := httptest.NewServer(Handler(func(context.Context) Data { return read() }))
 	t.Cleanup(server.Close)
 	return server
 }
@@ -98,13 +103,17 @@ func TestPageIsWellFormed(t *testing.T) {
 			t.Errorf("%d of %s, want %d", seen[element], element, want)
 		}
 	}
-	for _, want := range []string{"demo-3", "1 behind", "12.5", "34m", "needs attention", "alert(1)", "(3 times)", "demo-admin, in 300d"} {
+	for _, want := range []string{
+		"demo-3", "1 behind", "12.5", "34m", "needs attention", "alert(1)", "(3 times)", "demo-admin, in 300d",
+	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the page does not contain %q", want)
 		}
 	}
 	policy := response.Header.Get("Content-Security-Policy")
-	for _, want := range []string{"default-src 'none'", "script-src 'sha256-", "style-src 'sha256-", "frame-ancestors 'none'"} {
+	for _, want := range []string{
+		"default-src 'none'", "script-src 'sha256-", "style-src 'sha256-", "frame-ancestors 'none'",
+	} {
 		if !strings.Contains(policy, want) {
 			t.Errorf("the policy %q does not contain %q", policy, want)
 		}
@@ -115,29 +124,46 @@ func TestPageWithoutClusters(t *testing.T) {
 	for _, test := range []struct {
 		data Data
 		want string
-	}{{Data{Now: now}, "There is no ApiServerCluster"}, {Data{Now: now, Error: "connection <refused>"}, "connection &lt;refused&gt;"}} {
+	}{
+		{Data{Now: now}, "There is no ApiServerCluster"}, {
+			Data{Now: now, Error: "connection <refused>"}, "connection &lt;refused&gt;",
+		},
+	} {
 		recorder := httptest.NewRecorder()
 		request := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/", nil)
-		Handler(func(context.Context) Data { return test.data }, logr.Discard()).ServeHTTP(recorder, request)
+		Handler(func(context.Context) Data { return test.data }).ServeHTTP(recorder, request)
 		if body := recorder.Body.String(); recorder.Code != http.StatusOK || !strings.Contains(body, test.want) {
 			t.Errorf("status %d, no %q in %s", recorder.Code, test.want, body)
 		}
 	}
 }
 
+// TestDataIsEscaped puts markup into every kind of place that data has: text, and quoted values of attributes.
+func TestDataIsEscaped(t *testing.T) {
+	page := document{}
+	page.format(`<p class="%s">%s</p>`, `a" onclick="b`, "<script>'&")
+	if got, want := page.content.String(), `<p class="a&#34; onclick=&#34;b">&lt;script&gt;&#39;&amp;</p>`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 // TestForeignRequestsAreRejected sends the requests with which other sites reach a loopback address: through DNS
 // rebinding, or from their pages.
 func TestForeignRequestsAreRejected(t *testing.T) {
-	handler := Handler(func(context.Context) Data { return Data{Now: now} }, logr.Discard())
+	handler := Handler(func(context.Context) Data { return Data{Now: now} })
 	for _, test := range []struct {
 		method, host, site, mode string
 		want                     int
 	}{
-		{"GET", "127.70.0.5:8080", "", "", 200}, {"HEAD", "127.70.0.5:8080", "none", "navigate", 200}, {"GET", "localhost:9999", "", "", 200},
-		{"GET", "[::1]:8080", "", "", 200}, {"GET", "127.70.0.5:8080", "same-origin", "cors", 200},
+		{"GET", "127.70.0.5:8080", "", "", 200}, {"HEAD", "127.70.0.5:8080", "none", "navigate", 200},
+		{"GET", "localhost:9999", "", "", 200}, {"GET", "[::1]:8080", "", "", 200}, {
+			"GET", "127.70.0.5:8080", "same-origin", "cors", 200,
+		},
 		{"GET", "127.70.0.5:8080", "cross-site", "navigate", 200},
-		{"GET", "rebound.example:8080", "", "", 421}, {"GET", "127.0.0.1.example", "", "", 421}, {"GET", "192.0.2.1:8080", "", "", 421},
-		{"GET", "localhost.example", "", "", 421}, {"POST", "rebound.example", "", "", 421},
+		{"GET", "rebound.example:8080", "", "", 421}, {"GET", "127.0.0.1.example", "", "", 421},
+		{"GET", "192.0.2.1:8080", "", "", 421}, {"GET", "localhost.example", "", "", 421}, {
+			"POST", "rebound.example", "", "", 421,
+		},
 		{"POST", "127.70.0.5:8080", "", "", 405}, {"DELETE", "localhost", "", "", 405}, {"OPTIONS", "localhost", "", "", 405},
 		{"GET", "127.70.0.5:8080", "cross-site", "no-cors", 403},
 	} {
@@ -178,7 +204,8 @@ func TestPageInBrowser(t *testing.T) {
 	server := serve(t, func() Data { data.Now = time.Now(); return data })
 	tab := browser.Open(t)
 	for _, screen := range []browser.Screen{
-		{Width: 320, Height: 600, Mobile: true}, {Width: 390, Height: 844, Mobile: true, Dark: true}, {Width: 1280, Height: 800},
+		{Width: 320, Height: 600, Mobile: true}, {Width: 390, Height: 844, Mobile: true, Dark: true},
+		{Width: 1280, Height: 800},
 	} {
 		tab.Show(screen, server.URL)
 		var width int
@@ -214,6 +241,49 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	if _, err := listener.Accept(); err == nil {
 		t.Error("the listener is open")
 	}
+}
+
+// TestConnectionsAreBounded opens many connections that send nothing, as another user of the machine can. The page
+// accepts a bounded number of them.
+func TestConnectionsAreBounded(t *testing.T) {
+	listener := &counting{
+		Listener: httptest.NewUnstartedServer(nil).Listener, accepted: make(chan struct{}, 10*maxConnections),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, listener, http.NotFoundHandler(), logr.Discard()) }()
+	for range 2 * maxConnections {
+		connection, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connection.Close()
+	}
+	for range maxConnections {
+		<-listener.accepted
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if more := len(listener.accepted); more > 0 {
+		t.Errorf("accepted %d connections more than %d", more, maxConnections)
+	}
+}
+
+// counting counts the accepted connections.
+type counting struct {
+	net.Listener
+	accepted chan struct{}
+}
+
+// Accept implements net.Listener.
+func (c *counting) Accept() (net.Conn, error) {
+	connection, err := c.Listener.Accept()
+	if err == nil {
+		c.accepted <- struct{}{}
+	}
+	return connection, err
 }
 
 func TestPolicyHashesDiffer(t *testing.T) {

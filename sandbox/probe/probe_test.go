@@ -29,10 +29,12 @@ func TestMachine(t *testing.T) {
 		},
 		"success at once": {{time.Millisecond, true, Success}},
 		"two failures in a row after success": {
-			{0, true, Success}, {10 * time.Second, false, Success}, {20 * time.Second, false, Failure}, {30 * time.Second, true, Success},
+			{0, true, Success}, {10 * time.Second, false, Success}, {20 * time.Second, false, Failure},
+			{30 * time.Second, true, Success},
 		},
 		"a success resets the count of failures": {
-			{0, true, Success}, {10 * time.Second, false, Success}, {20 * time.Second, true, Success}, {30 * time.Second, false, Success},
+			{0, true, Success}, {10 * time.Second, false, Success}, {20 * time.Second, true, Success},
+			{30 * time.Second, false, Success},
 		},
 	}
 	for name, observations := range tests {
@@ -62,11 +64,15 @@ func TestMachineIntervalAndSuccessThreshold(t *testing.T) {
 	}
 }
 
-func handlerFor(t *testing.T, server *httptest.Server, scheme corev1.URIScheme, path string) (corev1.ProbeHandler, *corev1.Container, string) {
+func handlerFor(
+	t *testing.T, server *httptest.Server, scheme corev1.URIScheme, path string,
+) (corev1.ProbeHandler, *corev1.Container, string) {
 	host, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 	number, _ := strconv.Atoi(port)
 	container := &corev1.Container{Ports: []corev1.ContainerPort{{Name: "https", ContainerPort: int32(number)}}}
-	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("https"), Scheme: scheme}}, container, host
+	return corev1.ProbeHandler{
+		HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("https"), Scheme: scheme},
+	}, container, host
 }
 
 func TestCheck(t *testing.T) {

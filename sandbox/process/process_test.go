@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // TestMain makes the test binary the program that processes run. The first argument is the command.
@@ -31,11 +34,11 @@ func TestMain(m *testing.M) {
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("waiting")
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 	case "parent":
 		child, err := NewSpawner().Start(command(os.Args[2], "stubborn"))
 		fmt.Println(child.ID(), err)
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 	}
 }
 
@@ -62,13 +65,25 @@ func start(t *testing.T, args ...string) (*Process, string) {
 // await returns the log once it contains text.
 func await(t *testing.T, file, text string) string {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if content, _ := os.ReadFile(file); strings.Contains(string(content), text) {
-			return string(content)
-		}
+	var content []byte
+	until(t, fmt.Sprintf("%q in %s", text, file), func() bool {
+		content, _ = os.ReadFile(file)
+		return strings.Contains(string(content), text)
+	})
+	return string(content)
+}
+
+// until waits for a condition.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 20*time.Second, true, func(
+		context.Context,
+	) (bool, error) {
+		return holds(), nil
+	})
+	if err != nil {
+		t.Fatalf("wait for %s: %v", what, err)
 	}
-	t.Fatalf("no %q in %s", text, file)
-	return ""
 }
 
 func TestExitCodeAndLog(t *testing.T) {
@@ -117,12 +132,12 @@ func TestChildIsKilledWithItsParent(t *testing.T) {
 	await(t, log, "waiting")
 	parent.Process.Kill()
 	parent.Wait()
-	for deadline := time.Now().Add(20 * time.Second); alive(child); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			syscall.Kill(child, syscall.SIGKILL)
-			t.Fatal("the child outlived its parent")
+	t.Cleanup(func() {
+		if alive(child) {
+			_ = syscall.Kill(child, syscall.SIGKILL)
 		}
-	}
+	})
+	until(t, "the child to end with its parent", func() bool { return !alive(child) })
 }
 
 // alive reports whether a process runs and is not a zombie.

@@ -13,7 +13,10 @@ func show(style Style) string {
 	d.Show(Event{Event: "management", Name: "management", Kubeconfig: ".quorate/management.kubeconfig"})
 	d.Show(Event{Event: "cluster", Name: "demo", State: "1/3 ready", Ready: 1, Replicas: 3})
 	d.Show(Event{Event: "note", Message: "demo-1 ended"})
-	ready := Event{Event: "cluster", Name: "demo", State: "3/3 ready (4.1s)", Available: true, Ready: 3, Replicas: 3, Kubeconfig: "demo.kubeconfig"}
+	ready := Event{
+		Event: "cluster", Name: "demo", State: "3/3 ready (4.1s)", Available: true, Ready: 3, Replicas: 3,
+		Kubeconfig: "demo.kubeconfig",
+	}
 	d.Show(ready)
 	d.Show(ready)
 	d.Show(Event{Event: "ready", Kubeconfig: "m", Clusters: map[string]string{"demo": "demo.kubeconfig"}})
@@ -38,7 +41,8 @@ func TestTerminalShowsEachRowOnce(t *testing.T) {
 	second := want + "demo        1/3 ready\n"
 	third := want + "demo        3/3 ready (4.1s)   kubeconfig demo.kubeconfig\n"
 	got := show(Terminal)
-	expected := want + "\x1b[1A\x1b[J" + second + "\x1b[2A\x1b[J" + "demo-1 ended\n" + second + "\x1b[2A\x1b[J" + third + "\x1b[2A\x1b[J" + want
+	expected := want + "\x1b[1A\x1b[J" + second + "\x1b[2A\x1b[J" + "demo-1 ended\n" + second + "\x1b[2A\x1b[J" +
+		third + "\x1b[2A\x1b[J" + want
 	if diff := cmp.Diff(expected, got); diff != "" {
 		t.Error(diff)
 	}
@@ -46,7 +50,8 @@ func TestTerminalShowsEachRowOnce(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(show(JSON)), "\n")
-	if got, want := lines[len(lines)-2], `{"event":"ready","kubeconfig":"m","clusters":{"demo":"demo.kubeconfig"}}`; got != want {
+	if got, want := lines[len(lines)-2], `{"event":"ready","kubeconfig":"m","clusters":{"demo":"demo.kubeconfig"}}`; got !=
+		want {
 		t.Errorf("the second last line is %s, want %s", got, want)
 	}
 	if len(lines) != 6 {

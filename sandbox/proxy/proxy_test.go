@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -26,13 +28,21 @@ func TestRoutes(t *testing.T) {
 	}
 	https, dns := corev1.ServicePort{Port: 443}, corev1.ServicePort{Port: 53, Protocol: corev1.ProtocolUDP}
 	entries := []endpoints.Entry{
-		{Service: service("127.9.128.1", https, dns), Endpoints: []endpoints.Endpoint{pod("127.9.64.1", true), pod("127.9.64.2", false)}},
+		{
+			Service: service("127.9.128.1", https, dns), Endpoints: []endpoints.Endpoint{
+				pod("127.9.64.1", true), pod("127.9.64.2", false),
+			},
+		},
 		{Service: service("None", https), Endpoints: []endpoints.Endpoint{pod("127.9.64.1", true)}},
 		{Service: service("", https)},
 		{Service: service("127.9.128.2", corev1.ServicePort{Port: 80, NodePort: 30080})},
 	}
 	want := []Route{
-		{Listen: netip.MustParseAddrPort("127.9.128.1:443"), Backends: []netip.AddrPort{netip.MustParseAddrPort("127.9.64.1:6443")}},
+		{
+			Listen: netip.MustParseAddrPort("127.9.128.1:443"), Backends: []netip.AddrPort{
+				netip.MustParseAddrPort("127.9.64.1:6443"),
+			},
+		},
 		{Listen: netip.MustParseAddrPort("127.9.128.2:80")},
 		{Listen: netip.MustParseAddrPort("127.9.0.2:30080")},
 	}
@@ -132,4 +142,59 @@ func free(t *testing.T) netip.AddrPort {
 	}
 	defer socket.Close()
 	return socket.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// failing is a listener whose first Accept fails, as without file descriptors.
+type failing struct {
+	net.Listener
+	failed bool
+}
+
+// Accept implements net.Listener.
+func (f *failing) Accept() (net.Conn, error) {
+	if !f.failed {
+		f.failed = true
+		return nil, syscall.EMFILE
+	}
+	return f.Listener.Accept()
+}
+
+// TestListenerOutlivesErrors also opens more connections than are permitted: the proxy closes the second, and accepts a
+// third once the first has ended.
+func TestListenerOutlivesErrors(t *testing.T) {
+	socket, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &listener{socket: &failing{Listener: socket}, open: make(chan struct{}, 1), log: logr.Discard()}
+	l.backends.Store(&[]netip.AddrPort{echo(t, "pod")})
+	var running sync.WaitGroup
+	running.Go(func() { l.accept(t.Context()) })
+	defer running.Wait()
+	defer socket.Close()
+	connect := func() (net.Conn, error) {
+		connection, err := net.Dial("tcp4", socket.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.ReadFull(connection, make([]byte, len("pod")))
+		return connection, err
+	}
+	first, err := connect()
+	if err != nil {
+		t.Fatalf("after an error of the listener: %v", err)
+	}
+	second, err := connect()
+	second.Close()
+	if err == nil {
+		t.Error("accepted a connection above the limit")
+	}
+	first.Close()
+	for { // until the proxy has noticed the end of the first
+		third, err := connect()
+		third.Close()
+		if err == nil {
+			break
+		}
+	}
 }

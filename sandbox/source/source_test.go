@@ -14,10 +14,16 @@ import (
 
 func objects(t *testing.T) Objects {
 	t.Helper()
-	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
-	configMaps := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{
+		cache.NamespaceIndex: cache.MetaNamespaceIndexFunc,
+	})
+	configMaps := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{
+		cache.NamespaceIndex: cache.MetaNamespaceIndexFunc,
+	})
 	key := metav1.ObjectMeta{Namespace: "ns", Name: "demo"}
-	if err := store.Add(&corev1.Secret{ObjectMeta: key, Data: map[string][]byte{"password": []byte("secret")}}); err != nil {
+	if err := store.Add(
+		&corev1.Secret{ObjectMeta: key, Data: map[string][]byte{"password": []byte("secret")}},
+	); err != nil {
 		t.Fatal(err)
 	}
 	if err := configMaps.Add(&corev1.ConfigMap{
@@ -83,10 +89,14 @@ func TestResource(t *testing.T) {
 		reference corev1.ResourceFieldSelector
 		want      string
 	}{
-		"cpu rounded up":     {corev1.ResourceFieldSelector{Resource: "requests.cpu"}, "2"},
-		"cpu in millicores":  {corev1.ResourceFieldSelector{Resource: "requests.cpu", Divisor: resource.MustParse("1m")}, "1500"},
-		"memory in bytes":    {corev1.ResourceFieldSelector{Resource: "limits.memory"}, "1049600"},
-		"memory in MiB":      {corev1.ResourceFieldSelector{Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}, "2"},
+		"cpu rounded up": {corev1.ResourceFieldSelector{Resource: "requests.cpu"}, "2"},
+		"cpu in millicores": {
+			corev1.ResourceFieldSelector{Resource: "requests.cpu", Divisor: resource.MustParse("1m")}, "1500",
+		},
+		"memory in bytes": {corev1.ResourceFieldSelector{Resource: "limits.memory"}, "1049600"},
+		"memory in MiB": {
+			corev1.ResourceFieldSelector{Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}, "2",
+		},
 		"container by name":  {corev1.ResourceFieldSelector{ContainerName: "main", Resource: "requests.cpu"}, "2"},
 		"unset":              {corev1.ResourceFieldSelector{Resource: "limits.cpu"}, "0"},
 		"missing container":  {corev1.ResourceFieldSelector{ContainerName: "other", Resource: "requests.cpu"}, ""},

@@ -20,10 +20,16 @@ import (
 func objects() source.Objects {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "team", Name: name} }
 	secrets := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	secrets.Add(&corev1.Secret{ObjectMeta: meta("tls"), Data: map[string][]byte{"tls.crt": []byte("C"), "tls.key": []byte("K")}})
+	secrets.Add(&corev1.Secret{
+		ObjectMeta: meta("tls"), Data: map[string][]byte{"tls.crt": []byte("C"), "tls.key": []byte("K")},
+	})
 	configMaps := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	configMaps.Add(&corev1.ConfigMap{ObjectMeta: meta("config"), Data: map[string]string{"a": "A"}, BinaryData: map[string][]byte{"b": {0}}})
-	return source.Objects{Secrets: corelisters.NewSecretLister(secrets), ConfigMaps: corelisters.NewConfigMapLister(configMaps)}
+	configMaps.Add(&corev1.ConfigMap{
+		ObjectMeta: meta("config"), Data: map[string]string{"a": "A"}, BinaryData: map[string][]byte{"b": {0}},
+	})
+	return source.Objects{
+		Secrets: corelisters.NewSecretLister(secrets), ConfigMaps: corelisters.NewConfigMapLister(configMaps),
+	}
 }
 
 type fixedToken string
@@ -42,11 +48,20 @@ func TestRender(t *testing.T) {
 		volume corev1.VolumeSource
 		want   string // path=data:mode, ...; or the error
 	}{
-		"secret":           {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "tls"}}, "tls.crt=C:644 tls.key=K:644"},
-		"items":            {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "tls", Items: key}}, "private/key=K:400"},
-		"missing":          {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "none"}}, "not found"},
-		"missing optional": {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "none", Optional: ptr.To(true)}}, ""},
-		"missing key":      {corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: reference("config"), Items: key}}, "has no key"},
+		"secret": {
+			corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "tls"}}, "tls.crt=C:644 tls.key=K:644",
+		},
+		"items": {
+			corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "tls", Items: key}}, "private/key=K:400",
+		},
+		"missing": {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "none"}}, "not found"},
+		"missing optional": {
+			corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "none", Optional: ptr.To(true)}}, "",
+		},
+		"missing key": {
+			corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: reference("config"), Items: key}},
+			"has no key",
+		},
 		"configmap": {corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 			LocalObjectReference: reference("config"), DefaultMode: ptr.To[int32](0o600),
 		}}, "a=A:600 b=\x00:600"},
@@ -79,7 +94,9 @@ func describe(content Content) string {
 	var parts []string
 	for _, path := range content.Paths() {
 		mode := content[path].Mode
-		parts = append(parts, path+"="+string(content[path].Data)+":"+string([]byte{byte('0' + mode>>6), byte('0' + mode>>3&7), byte('0' + mode&7)}))
+		parts = append(parts, path+"="+string(content[path].Data)+":"+string([]byte{
+			byte('0' + mode>>6), byte('0' + mode>>3&7), byte('0' + mode&7),
+		}))
 	}
 	return strings.Join(parts, " ")
 }
@@ -144,7 +161,11 @@ func TestWriteStaysInside(t *testing.T) {
 }
 
 func TestClaims(t *testing.T) {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "data", UID: "u1", Finalizers: []string{PVCProtectionFinalizer}}}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "team", Name: "data", UID: "u1", Finalizers: []string{PVCProtectionFinalizer},
+		},
+	}
 	if !NeedsVolume(claim) {
 		t.Error("a new claim does not need a volume")
 	}
@@ -153,7 +174,8 @@ func TestClaims(t *testing.T) {
 		t.Errorf("got %+v", volume)
 	}
 	bound := Bind(claim)
-	if bound.Spec.VolumeName != volume.Name || len(bound.Finalizers) != 1 || NeedsVolume(bound) || claim.Spec.VolumeName != "" {
+	if bound.Spec.VolumeName != volume.Name || len(bound.Finalizers) != 1 || NeedsVolume(bound) ||
+		claim.Spec.VolumeName != "" {
 		t.Errorf("got %+v", bound)
 	}
 	static := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("")}}
@@ -172,7 +194,9 @@ func TestMissingFolderIsNotRecreated(t *testing.T) {
 	list := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	list.Add(volume)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{{
-		Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}},
+		Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+		},
 	}}}}
 	folders := NewFolders(t.TempDir(), Source{
 		Claims: corelisters.NewPersistentVolumeClaimLister(claims), Volumes: corelisters.NewPersistentVolumeLister(list),

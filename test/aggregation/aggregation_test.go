@@ -238,11 +238,14 @@ var changing = regexp.MustCompile(`https://\S+:\d+|\d{4}-\d{2}-\d{2}T\S+Z|\d+(\.
 func (h *host) run(t *testing.T, s step) string {
 	t.Helper()
 	var output string
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, stepTimeout, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, stepTimeout, true, func(
+		ctx context.Context,
+	) (bool, error) {
 		replace := strings.NewReplacer("NS", "flunders").Replace
 		ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 		defer cancel()
-		command := exec.CommandContext(ctx, h.kubectl, append([]string{"--kubeconfig=" + h.kubeconfig}, strings.Fields(replace(s.arguments))...)...)
+		command := exec.CommandContext(ctx, h.kubectl,
+			append([]string{"--kubeconfig=" + h.kubeconfig}, strings.Fields(replace(s.arguments))...)...)
 		var out, problems bytes.Buffer
 		command.Stdin, command.Stdout, command.Stderr = strings.NewReader(replace(s.input)), &out, &problems
 		command.Env = append(os.Environ(), "HOME="+t.TempDir())
@@ -263,7 +266,9 @@ func (h *host) watch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fischers := client.Resource(schema.GroupVersionResource{Group: "wardle.example.com", Version: "v1alpha1", Resource: "fischers"})
+	fischers := client.Resource(schema.GroupVersionResource{
+		Group: "wardle.example.com", Version: "v1alpha1", Resource: "fischers",
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
 	defer cancel()
 	events, err := fischers.Watch(ctx, metav1.ListOptions{})

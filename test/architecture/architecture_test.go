@@ -21,60 +21,75 @@ const module = "quorate.dev"
 // folder below a listed one belongs to it unless it is listed itself. ARCHITECTURE.md has the same table.
 var layers = []map[string]int{
 	{
-		"apiserver/lazy": 0, "apiserver/memory": 0, "apiserver/deflate": 0, "apiserver/tracing": 0, "apiserver/egress": 0,
-		"apiserver/request": 0, "apiserver/resource": 0, "apiserver/metrics": 0, "apiserver/config": 0, "apiserver/system": 0,
-		"apiserver/backup/format": 0,
-		"apiserver/audit":         1, "apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
-		"apiserver/serviceresolver": 1, "apiserver/snapshot": 1, "apiserver/flowcontrol": 1, "apiserver/backup": 2, "apiserver/aggregator": 2, "apiserver/peers": 2,
-		"apiserver/encoding": 2, "apiserver/encryption": 2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2, "apiserver/authentication/serviceaccount": 2,
-		"apiserver/watchcache":     3,
-		"apiserver/authentication": 3, "apiserver/authorization": 3, "apiserver/authorization/node": 3, "apiserver/admission": 3,
-		"apiserver/admission/plugins": 3, "apiserver/builtin": 3, "apiserver/crd": 3,
-		"apiserver/informers": 4, "apiserver/host": 4, "apiserver/preflight": 4, "apiserver/admission/native": 4, "apiserver/controllers/autoregister": 4, "apiserver/controllers/bootstrap": 4,
-		"apiserver/controllers/kubernetesservice": 4, "apiserver/controllers/availability": 4,
+		"apiserver/lazy": 0, "apiserver/jsonpatch": 0, "apiserver/memory": 0, "apiserver/deflate": 0,
+		"apiserver/tracing": 0, "apiserver/egress": 0, "apiserver/request": 0, "apiserver/resource": 0,
+		"apiserver/metrics": 0, "apiserver/config": 0, "apiserver/system": 0,
+		"apiserver/backup/format": 0, "apiserver/transport": 0, "apiserver/audit": 1, "apiserver/codec": 1,
+		"apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1, "apiserver/registry/change": 1,
+		"apiserver/registry/strategy": 1, "apiserver/serviceresolver": 1, "apiserver/snapshot": 1, "apiserver/flowcontrol": 1,
+		"apiserver/backup": 2, "apiserver/aggregator": 2, "apiserver/peers": 2, "apiserver/encoding": 2,
+		"apiserver/encryption": 2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2,
+		"apiserver/authentication/serviceaccount": 2, "apiserver/watchcache": 3,
+		"apiserver/authentication": 3, "apiserver/authorization": 3,
+		"apiserver/authorization/node": 3, "apiserver/admission": 3, "apiserver/admission/plugins": 3,
+		"apiserver/builtin": 3, "apiserver/crd": 3, "apiserver/registry/follow": 4, "apiserver/registry/selection": 4,
+		"apiserver/informers": 5, "apiserver/host": 4, "apiserver/preflight": 4, "apiserver/admission/native": 4,
+		"apiserver/controllers/autoregister": 4, "apiserver/controllers/bootstrap": 4,
+		"apiserver/controllers/kubernetesservice": 4, "apiserver/controllers/availability": 5,
 		"apiserver/registry": 5, "apiserver/aggregator/remote": 5,
-		"apiserver/builtin/builtintest": 6,
-		"apiserver/handlers":            6, "apiserver/discovery": 6, "apiserver/openapi": 6,
+		"apiserver/builtin/builtintest": 7, "apiserver/registry/client": 6,
+		"apiserver/handlers": 6, "apiserver/discovery": 6, "apiserver/openapi": 6,
 		"apiserver/filters": 7, "apiserver/router": 7, "apiserver/serving": 7, "apiserver/controllers": 7,
-		"apiserver/transfer": 8,
-		"apiserver":          9,
+		"apiserver/transfer": 8, "apiserver/startup": 8,
+		"apiserver/stores": 9,
+		"apiserver":        10,
 	},
 	{
 		"operator/api": 0, "operator/pki": 0, "operator/membership": 0, "operator/rotation": 0, "operator/schedule": 0,
 		"operator/parallel":   0,
+		"operator/limited":    0,
 		"operator/encryption": 0, "operator/rewrite": 0,
-		"operator/backup":      1,
-		"operator/etcd":        1,
-		"operator/desired":     1,
-		"operator/servingcert": 1,
-		"operator/observed":    2,
-		"operator/validation":  2,
-		"operator/status":      3,
-		"operator/reconcile":   4, "operator/reconcile/backups": 3,
-		"operator/kubeconfig": 4,
-		"operator":            5,
+		"operator/backup":          1,
+		"operator/etcd":            1,
+		"operator/desired":         1,
+		"operator/servingcert":     1,
+		"operator/observed":        2,
+		"operator/validation":      2,
+		"operator/status":          3,
+		"operator/reconcile/owned": 3, "operator/reconcile/credentials": 3,
+		"operator/kubeconfig": 4, "operator/reconcile/owned/ownedtest": 4,
+		"operator/reconcile/network": 5, "operator/reconcile/apiservices": 5, "operator/reconcile/companions": 5,
+		"operator/reconcile/backups": 4, "operator/reconcile/stages": 4, "operator/reconcile/configuration": 5,
+		"operator/reconcile/atrest": 5, "operator/reconcile/preparation": 5, "operator/reconcile/volumes": 5,
+		"operator/reconcile/restore": 6, "operator/reconcile/recovery": 6, "operator/reconcile/rotations": 6,
+		"operator/reconcile/certificates": 7, "operator/reconcile/outcome": 6, "operator/reconcile/watches": 6,
+		"operator/reconcile/retention": 4, "operator/reconcile/upgrade": 5, "operator/reconcile/metrics": 5,
+		"operator/reconcile/deletion": 6, "operator/reconcile/members": 7, "operator/reconcile": 8,
+		"operator": 9,
 	},
 	{"plugin/replica": 0, "plugin/overview": 1, "plugin/render": 2, "plugin": 3},
 }
 
 // between are the only imports from one half to another.
 var between = map[string][]string{
-	"operator/desired":           {"apiserver/config"},
-	"operator/validation":        {"apiserver/config", "apiserver/preflight"},
-	"operator/reconcile":         {"apiserver/backup/format"},
-	"operator/reconcile/backups": {"apiserver/backup/format"},
-	"plugin/replica":             {"operator/desired"},
-	"plugin/overview":            {"operator/api/v1alpha1", "operator/desired"},
-	"plugin/render":              {"operator/api/v1alpha1"},
-	"plugin":                     {"operator/api/v1alpha1", "operator/desired"},
+	"operator/desired":               {"apiserver/config"},
+	"operator/etcd":                  {"apiserver/config"},
+	"operator/validation":            {"apiserver/config", "apiserver/preflight"},
+	"operator/reconcile/restore":     {"apiserver/backup/format"},
+	"operator/reconcile/preparation": {"apiserver/backup/format"},
+	"operator/reconcile/backups":     {"apiserver/backup/format"},
+	"plugin/replica":                 {"operator/desired"},
+	"plugin/overview":                {"operator/api/v1alpha1", "operator/desired"},
+	"plugin/render":                  {"operator/api/v1alpha1"},
+	"plugin":                         {"operator/api/v1alpha1", "operator/desired"},
 }
 
 // shared are the folders that every package may import: config embeds the manifests, panics turns panics into errors,
-// terminal writes to terminals.
-var shared = []string{"config", "panics", "terminal"}
+// terminal writes to terminals, writelimit bounds the writes of controllers.
+var shared = []string{"config", "panics", "terminal", "writelimit"}
 
-// kubernetesOnlyIn are the folders that may import k8s.io/kubernetes, which promises no API. The generator is not part of
-// the server. depguard in .golangci.yml has the same list.
+// kubernetesOnlyIn are the folders that may import k8s.io/kubernetes, which promises no API. The generator is not part
+// of the server. depguard in .golangci.yml has the same list.
 var kubernetesOnlyIn = []string{
 	"apiserver/admission/plugins", "apiserver/authentication/serviceaccount", "apiserver/authorization/abac",
 	"apiserver/authorization/node",
@@ -99,7 +114,8 @@ var notReplaced = []string{
 	"k8s.io/apiserver/pkg/server/egressselector",                       // connections through proxies
 	"k8s.io/apiserver/pkg/server/options/authenticationconfig/metrics", // of reloads
 	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics",
-	"k8s.io/apiserver/pkg/server/mux",                              // an argument of upstream's dumps of priority and fairness
+	// Upstream's dumps of priority and fairness have an argument of this package.
+	"k8s.io/apiserver/pkg/server/mux",
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig",         // transformers, KMS plugins, reloads
 	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection", // one controller, and nothing of the framework
 }
@@ -110,7 +126,9 @@ func isReplaced(imported string) bool {
 
 // isWithin reports whether a path is one of the parents or below one.
 func isWithin(path string, parents []string) bool {
-	return slices.ContainsFunc(parents, func(parent string) bool { return path == parent || strings.HasPrefix(path, parent+"/") })
+	return slices.ContainsFunc(parents, func(parent string) bool {
+		return path == parent || strings.HasPrefix(path, parent+"/")
+	})
 }
 
 // sources maps each folder with Go code, relative to the module's root, to the imports of its files except tests.

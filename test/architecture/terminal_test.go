@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// rawOutput are the only functions outside of package terminal that use standard output or standard error directly, and why.
+// rawOutput are the only functions outside of package terminal that use standard output or standard error directly, and
+// why.
 var rawOutput = map[string]string{
 	"apiserver.Run":           "the log of the server, whose format klog escapes",
 	"operator.run":            "the log of the operator, whose format escapes",
@@ -20,19 +21,20 @@ var rawOutput = map[string]string{
 	"sandbox.shell":           "the shell of the user owns the terminal",
 }
 
-// printers are the functions that write to standard output or standard error without naming it, and those that lay out tables
-// without escapes in their cells.
+// printers are the functions that write to standard output or standard error without naming it, and those that lay out
+// tables without escapes in their cells.
 var printers = map[string][]string{
 	"fmt": {"Print", "Printf", "Println"}, "log": {"Print", "Printf", "Println", "Fatal", "Fatalf", "Fatalln"},
 	"tabwriter": {"NewWriter"}, "os": {"Stdout", "Stderr"}, "syscall": {"Stdout", "Stderr"},
 }
 
-// TestCommandsWriteThroughTerminal checks that no code of the commands can write text to a terminal without escapes. Tools
-// of contributors (release, test, tools) print only their own text.
+// TestCommandsWriteThroughTerminal checks that no code of the commands can write text to a terminal without escapes.
+// Tools of contributors (release, test, tools) print only their own text.
 func TestCommandsWriteThroughTerminal(t *testing.T) {
 	used := map[string]bool{}
 	for folder := range sources(t) {
-		if isWithin(folder, []string{"terminal", "release", "test", "tools", "config"}) || strings.HasSuffix(folder, "/generate") {
+		if isWithin(folder, []string{"terminal", "release", "test", "tools", "config"}) ||
+			strings.HasSuffix(folder, "/generate") {
 			continue
 		}
 		files, err := filepath.Glob(filepath.Join("../..", folder, "*.go"))

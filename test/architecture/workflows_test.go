@@ -90,8 +90,8 @@ func recipes(text string) map[string]string {
 // long reports whether a target is a test that takes more time than its default form: such a target sets a variable
 // of the test.
 func long(target, recipe string) bool {
-	return regexp.MustCompile(`(QUORATE|DIFFERENTIAL|COMPATIBILITY)_[A-Z_]+=`).MatchString(recipe) || strings.Contains(recipe, "prove.sh") ||
-		slices.Contains([]string{"benchmark-ratios", "fuzz"}, target)
+	return regexp.MustCompile(`(QUORATE|DIFFERENTIAL|COMPATIBILITY)_[A-Z_]+=`).MatchString(recipe) ||
+		strings.Contains(recipe, "prove.sh") || slices.Contains([]string{"benchmark-ratios", "fuzz"}, target)
 }
 
 var makes = regexp.MustCompile(`^(?:mkdir logs && )?make ((?:[a-z-]+|\$\{\{ matrix\.target \}\}))(?: STEPS="\$\{\{ matrix\.steps \}\}")? 2>&1 \| tee logs/output\.txt\n?$`)
@@ -106,7 +106,8 @@ func targetsOf(j job) (targets, problems []string) {
 		if pinned := regexp.MustCompile(`^[a-z-]+/[a-z-]+@[0-9a-f]{40}$`); step.Uses != "" && !pinned.MatchString(step.Uses) {
 			problems = append(problems, step.Uses+" is not pinned by a commit")
 		}
-		uploads = uploads || strings.HasPrefix(step.Uses, "actions/upload-artifact@") && strings.Contains(step.If, "failure()")
+		uploads = uploads ||
+			strings.HasPrefix(step.Uses, "actions/upload-artifact@") && strings.Contains(step.If, "failure()")
 		if step.Run == "" {
 			continue
 		}
@@ -162,7 +163,8 @@ func TestWorkflows(t *testing.T) {
 		if !made[target] {
 			t.Errorf("no workflow makes %s", target)
 		}
-		match := regexp.MustCompile("(?m)^\\| `make " + target + "` \\| [^|]+ \\| (\\d+) (minutes|hour) \\|$").FindStringSubmatch(described)
+		match := regexp.MustCompile("(?m)^\\| `make " + target +
+			"` \\| [^|]+ \\| (\\d+) (minutes|hour) \\|$").FindStringSubmatch(described)
 		if match == nil {
 			t.Errorf("%s has no line about %s", contributing, target)
 			continue
@@ -172,7 +174,8 @@ func TestWorkflows(t *testing.T) {
 			estimate *= 60
 		}
 		if limits[target] < 2*estimate {
-			t.Errorf("%s: estimated are %.0f minutes, and the job is cancelled after %.0f; want twice the estimate", target, estimate, limits[target])
+			t.Errorf("%s: estimated are %.0f minutes, and the job is cancelled after %.0f; want twice the estimate",
+				target, estimate, limits[target])
 		}
 	}
 	for target := range unscheduled {
@@ -203,7 +206,9 @@ func TestTargetsOfFindsProblems(t *testing.T) {
 	checkout := jobStep{Uses: "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1"}
 	upload := jobStep{Uses: "actions/upload-artifact@bbbca2ddaa5d8feaa63e36b76fdaad77386f024f", If: "failure()"}
 	run := jobStep{Run: "make fuzz 2>&1 | tee logs/output.txt", Shell: "bash"}
-	if targets, problems := targetsOf(job{TimeoutMinutes: 1, Steps: []jobStep{checkout, run, upload}}); len(problems) != 0 || !slices.Equal(targets, []string{"fuzz"}) {
+	if targets, problems := targetsOf(
+		job{TimeoutMinutes: 1, Steps: []jobStep{checkout, run, upload}},
+	); len(problems) != 0 || !slices.Equal(targets, []string{"fuzz"}) {
 		t.Errorf("targets %v, problems %v", targets, problems)
 	}
 	for name, wrong := range map[string]job{

@@ -51,7 +51,10 @@ func (b *bootstrap) ListClusterRoleBindings(context.Context) ([]*rbacv1.ClusterR
 // load loads the bootstrap policy, and some bindings beyond it, into both authorizers.
 func load() (*rbac.Policy, *bootstrap) {
 	policy := rbac.New()
-	b := &bootstrap{clusterRoles: map[string]*rbacv1.ClusterRole{}, roles: map[string]*rbacv1.Role{}, roleBindings: map[string][]*rbacv1.RoleBinding{}}
+	b := &bootstrap{
+		clusterRoles: map[string]*rbacv1.ClusterRole{}, roles: map[string]*rbacv1.Role{},
+		roleBindings: map[string][]*rbacv1.RoleBinding{},
+	}
 	for _, list := range [][]rbacv1.ClusterRole{bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()} {
 		for i := range list {
 			b.clusterRoles[list[i].Name] = &list[i]
@@ -60,7 +63,8 @@ func load() (*rbac.Policy, *bootstrap) {
 	}
 	bindings := append(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()...)
 	broken := bindings[0].DeepCopy()
-	broken.Name, broken.RoleRef.Name, broken.Subjects = "broken", "missing", []rbacv1.Subject{{Kind: "User", Name: "stranger"}}
+	broken.Name, broken.RoleRef.Name, broken.Subjects =
+		"broken", "missing", []rbacv1.Subject{{Kind: "User", Name: "stranger"}}
 	for i := range append(bindings, *broken) {
 		binding := append(bindings, *broken)[i].DeepCopy()
 		b.clusterRoleBindings = append(b.clusterRoleBindings, binding)
@@ -91,7 +95,9 @@ func requests(b *bootstrap) []*authorizer.AttributesRecord {
 			case "Group":
 				who = &user.DefaultInfo{Name: "member", Groups: []string{s.Name, "system:authenticated"}}
 			case "ServiceAccount":
-				who = &user.DefaultInfo{Name: "system:serviceaccount:" + s.Namespace + ":" + s.Name, Groups: []string{"system:serviceaccounts"}}
+				who = &user.DefaultInfo{
+					Name: "system:serviceaccount:" + s.Namespace + ":" + s.Name, Groups: []string{"system:serviceaccounts"},
+				}
 			}
 			subjects[who.Name+fmt.Sprint(who.Groups)] = who
 		}
@@ -180,4 +186,39 @@ func render(resources []authorizer.ResourceRuleInfo, paths []authorizer.NonResou
 	}
 	sort.Strings(lines)
 	return strings.Join(lines, "\n")
+}
+
+// BenchmarkAuthorize compares the cost of a decision with upstream's, with and without bindings of other users.
+func BenchmarkAuthorize(b *testing.B) {
+	request := &authorizer.AttributesRecord{
+		User: &user.DefaultInfo{Name: "user0", Groups: []string{"dev", "system:authenticated"}}, Verb: "get", Namespace: "a",
+		Resource: "pods", Name: "x", ResourceRequest: true,
+	}
+	view := &rbacv1.ClusterRole{Rules: []rbacv1.PolicyRule{{
+		Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods", "services"},
+	}}}
+	for _, others := range []int{0, 10_000} {
+		policy, stored := load()
+		policy.SetClusterRole("view-pods", view)
+		stored.clusterRoles["view-pods"] = view
+		for i := range others + 1 {
+			binding := &rbacv1.ClusterRoleBinding{RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "view-pods"}}
+			binding.Name = fmt.Sprintf("user%d", others-i)
+			binding.Subjects = []rbacv1.Subject{{Kind: "User", Name: binding.Name}}
+			policy.SetClusterRoleBinding(binding.Name, binding)
+			stored.clusterRoleBindings = append(stored.clusterRoleBindings, binding)
+		}
+		for name, decide := range map[string]authorizer.Authorizer{
+			"here": policy, "upstream": upstream.New(stored, stored, stored, stored),
+		} {
+			b.Run(fmt.Sprintf("others=%d/%s", others, name), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if d, _, _ := decide.Authorize(b.Context(), request); d != authorizer.DecisionAllow {
+						b.Fatal(d)
+					}
+				}
+			})
+		}
+	}
 }

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// auditPolicy selects the level by the namespace, so that one server shows the cost of both.
+// auditPolicy selects the audit level by the namespace, so that one server shows the cost of both levels.
 const auditPolicy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[
 	{"level":"Metadata","namespaces":["` + namespace + `"]},
 	{"level":"None"}
@@ -15,13 +15,19 @@ const auditPolicy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[
 
 const auditedObject = "/configmaps/audited"
 
-// audits are the reads of servers with auditPolicy and a log file in mode blocking. They compare with the same read
-// among reads, from servers without a policy.
+// audits returns the reads from servers with auditPolicy and a log file in blocking mode. Each row is compared with the
+// row of the same read in reads, from servers without a policy.
 func audits() []work {
 	const audited, notAudited = "/api/v1/namespaces/" + namespace, "/api/v1/namespaces/" + manyNamespace
 	return []work{
-		{name: "GET a configmap, audit level None", promise: 1.0 / 4, parallel: 16, request: read(notAudited+auditedObject, asJSON)},
-		{name: "GET a configmap, audit level Metadata", promise: 1.0 / 4, parallel: 16, request: read(audited+auditedObject, asJSON)},
+		{
+			name: "GET a configmap, audit level None", promise: 1.0 / 4, parallel: 16,
+			request: read(notAudited+auditedObject, asJSON),
+		},
+		{
+			name: "GET a configmap, audit level Metadata", promise: 1.0 / 4, parallel: 16,
+			request: read(audited+auditedObject, asJSON),
+		},
 	}
 }
 
@@ -35,7 +41,7 @@ func auditFlags(directory string) ([]string, error) {
 		os.WriteFile(policy, []byte(auditPolicy), 0o600)
 }
 
-// auditSteps are the steps of servers that audit.
+// auditSteps returns the steps for servers that audit.
 func (p plan) auditSteps() []step {
 	steps := []step{
 		func(ctx context.Context, s *subject) error { return s.settle(ctx) },

@@ -14,30 +14,31 @@ const (
 	warmUpRequests  = 300
 )
 
-// Results are what one server showed.
+// Results are the measurements of one server.
 type Results struct {
-	Ready         time.Duration          `json:"ready"`
-	IdleMemory    int64                  `json:"idleMemory"`    // bytes resident, nothing stored by a user
-	CreatedMemory int64                  `json:"createdMemory"` // with all objects, before the first read
-	LoadedMemory  int64                  `json:"loadedMemory"`  // right after the reads
-	PeakMemory    int64                  `json:"peakMemory"`    // since the start, until the crowd comes
-	Work          map[string]Measurement `json:"work"`          // by name
-	Definitions   *DefinitionResults     `json:"definitions"`
-	Overload      *OverloadResults       `json:"overload,omitempty"`
+	Ready         time.Duration `json:"ready"`
+	IdleMemory    int64         `json:"idleMemory"`    // resident bytes before a user has stored anything
+	CreatedMemory int64         `json:"createdMemory"` // resident bytes with all objects, before the first read
+	LoadedMemory  int64         `json:"loadedMemory"`  // resident bytes immediately after the reads
+	// PeakMemory is the largest number of resident bytes from the start until the crowds are created.
+	PeakMemory  int64                  `json:"peakMemory"`
+	Work        map[string]Measurement `json:"work"` // by name of the work
+	Definitions *DefinitionResults     `json:"definitions"`
+	Overload    *OverloadResults       `json:"overload,omitempty"`
 }
 
-// plan is what to do besides the standard.
+// plan selects the works that are measured.
 type plan struct {
-	works    string // only reads, writes, watches and deletions whose names contain it
+	works    string // a part of the names of the reads, writes, watches and deletions to measure; "": all
 	progress func(format string, arguments ...any)
 }
 
 func (p plan) wants(w work) bool { return strings.Contains(w.name, p.works) }
 
-// step is a part of the whole that one server is taken through.
+// step is a part of the benchmark of one server.
 type step func(context.Context, *subject) error
 
-// steps are the whole, in order.
+// steps returns all steps of the benchmark, in order.
 func (p plan) steps() []step {
 	steps := []step{
 		func(ctx context.Context, s *subject) error { return s.settle(ctx) },
@@ -45,7 +46,9 @@ func (p plan) steps() []step {
 		func(ctx context.Context, s *subject) error { return s.warmUp(ctx) },
 	}
 	steps = append(steps, p.measuring(creations())...)
-	steps = append(steps, func(_ context.Context, s *subject) error { return s.remember(&s.results.CreatedMemory, "VmRSS") })
+	steps = append(steps, func(_ context.Context, s *subject) error {
+		return s.remember(&s.results.CreatedMemory, "VmRSS")
+	})
 	steps = append(steps, p.measuring(filter(reads(), p))...)
 	steps = append(steps, func(ctx context.Context, s *subject) error {
 		err := s.remember(&s.results.LoadedMemory, "VmRSS")
@@ -58,14 +61,14 @@ func (p plan) steps() []step {
 	if len(filter(extensions(), p)) > 0 {
 		steps = append(steps, p.measureExtensions)
 	}
-	if wanted := filter(selections(), p); len(wanted) > 0 { // else the many objects are not needed
+	if wanted := filter(selections(), p); len(wanted) > 0 { // otherwise no work needs the many objects
 		steps = append(steps, p.measuring(crowds())...)
 		steps = append(steps, p.measuring(wanted)...)
 	}
 	return steps
 }
 
-// measuring is a step for each work.
+// measuring returns a step for each work.
 func (p plan) measuring(works []work) []step {
 	steps := make([]step, len(works))
 	for i, w := range works {
@@ -83,8 +86,9 @@ func (p plan) measuring(works []work) []step {
 	return steps
 }
 
-// run takes fresh servers through the steps, each step by one after the other: what the machine does besides changes in
-// the course of minutes, and so meets both.
+// run executes the steps on new servers. Each step runs on one server after the other before the next step begins,
+// because the load that other processes put on the machine changes within minutes, and then affects both servers
+// equally.
 func run(ctx context.Context, steps []step, subjects []*subject) error {
 	for _, step := range steps {
 		for _, s := range subjects {
@@ -110,7 +114,8 @@ func (s *subject) remember(figure *int64, name string) (err error) {
 	return err
 }
 
-// warmUp creates and deletes objects elsewhere, so that what is built on first use is built.
+// warmUp creates and deletes objects in a namespace that is not measured, so that the server has initialized everything
+// that it initializes at the first use.
 func (s *subject) warmUp(ctx context.Context) error {
 	for _, name := range []string{namespace, manyNamespace, warmUpNamespace} {
 		body := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, name)

@@ -26,7 +26,7 @@ func TestOwnProcess(t *testing.T) {
 	if err != nil || before <= 0 {
 		t.Fatalf("cpu %v, %v", before, err)
 	}
-	for after := before; after <= before; { // the loop itself uses it
+	for after := before; after <= before; { // this loop uses CPU time itself
 		if after, err = cpu(pids); err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,9 @@ func TestOwnProcess(t *testing.T) {
 func TestLatenciesOfEvents(t *testing.T) {
 	begin := time.Now()
 	sent := map[int]time.Time{1: begin, 2: begin.Add(10)}
-	all := watchers{{seen: []event{{1, begin.Add(5)}, {2, begin.Add(30)}}}, {seen: []event{{2, begin.Add(11)}, {1, begin.Add(12)}}}}
+	all := watchers{
+		{seen: []event{{1, begin.Add(5)}, {2, begin.Add(30)}}}, {seen: []event{{2, begin.Add(11)}, {1, begin.Add(12)}}},
+	}
 	if got, want := all.latencies(sent), []time.Duration{1, 5, 12, 20}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -109,7 +111,7 @@ func TestParallelRequestsConcernDifferentObjects(t *testing.T) {
 func TestEveryUpdateChangesSomething(t *testing.T) {
 	last := map[string]string{}
 	for _, w := range watches() {
-		for i := range 2 * w.count { // without watchers, then with them
+		for i := range 2 * w.count { // the first half without watchers, the second half with them
 			r := w.request(i)
 			if last[r.path] == string(r.body) {
 				t.Fatalf("%s: update %d of %s changes nothing", w.name, i, r.path)
@@ -123,7 +125,7 @@ func TestObjectsHaveTheSizeTheyClaim(t *testing.T) {
 	if size := len(toJSON(configMap(configMapName(0), 0))); size < 1000 || size > 1100 {
 		t.Errorf("a configmap has %d bytes", size)
 	}
-	// Defaults and managed fields, which servers add, are nearly 2 KB more.
+	// Servers add nearly 2 KB of defaults and managed fields.
 	if size := len(toProtobuf(pod(podName(0), 0))); size < 800 || size > 1000 {
 		t.Errorf("a pod has %d bytes", size)
 	}
@@ -131,7 +133,8 @@ func TestObjectsHaveTheSizeTheyClaim(t *testing.T) {
 
 func TestWarmUpStaysElsewhere(t *testing.T) {
 	for _, w := range creations() {
-		if r := w.request(0).inNamespace(warmUpNamespace); strings.Contains(r.path, namespace) || !strings.Contains(r.path, warmUpNamespace) {
+		if r := w.request(0).inNamespace(warmUpNamespace); strings.Contains(r.path, namespace) ||
+			!strings.Contains(r.path, warmUpNamespace) {
 			t.Errorf("%s goes to %s", w.name, r.path)
 		}
 	}
@@ -143,7 +146,7 @@ func TestFileName(t *testing.T) {
 	}
 }
 
-// sample has one row of each kind.
+// sample returns a report with one row of each kind.
 func sample() Report {
 	name, watch := reads()[0].name, watches()[0].name
 	return Report{

@@ -13,14 +13,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// client sends requests over one HTTP/2 connection, reads the answers and throws them away. It does as little as
+// client sends requests over one HTTP/2 connection, and reads and discards the responses. It does as little work as
 // possible, because it shares the machine with the server.
 type client struct {
 	host     string
 	http     *http.Client
-	encoding string // of answers that it accepts
-	known    string // entity tag of the answer that it has, if any
-	token    string // empty: the client has a certificate
+	encoding string // encoding of responses that the client accepts
+	known    string // entity tag of the last response, if it had one
+	token    string // bearer token; "": the client has a certificate
 }
 
 func newClient(admin *rest.Config) (*client, error) {
@@ -32,7 +32,7 @@ func newClient(admin *rest.Config) (*client, error) {
 	return &client{host: admin.Host, http: &http.Client{Transport: transport}, encoding: "identity"}, nil
 }
 
-// compressed is the same client, which accepts compressed answers and does not decompress them.
+// compressed returns the same client, but it accepts compressed responses and does not decompress them.
 func (c *client) compressed() *client {
 	other := *c
 	other.encoding = "gzip"
@@ -41,7 +41,7 @@ func (c *client) compressed() *client {
 
 func (c *client) close() { c.http.CloseIdleConnections() }
 
-// send returns the answer, whose body the caller closes. Anything but success is an error.
+// send returns the response, whose body the caller must close. A status other than 2xx is an error.
 func (c *client) send(ctx context.Context, r request) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, r.method, c.host+r.path, bytes.NewReader(r.body))
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *client) send(ctx context.Context, r request) (*http.Response, error) {
 	return response, nil
 }
 
-// do returns how long the request took, to the last byte of the answer, and how many bytes that were.
+// do sends a request, and returns the time until the last byte of the response and the number of bytes in it.
 func (c *client) do(ctx context.Context, r request) (time.Duration, int64, error) {
 	begin := time.Now()
 	response, err := c.send(ctx, r)
@@ -89,7 +89,7 @@ func (c *client) do(ctx context.Context, r request) (time.Duration, int64, error
 	return time.Since(begin), size, err
 }
 
-// get decodes the JSON answer.
+// get sends a GET request and decodes the JSON response.
 func (c *client) get(ctx context.Context, path string, into any) error {
 	return c.getAs(ctx, path, asJSON, into)
 }

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpu returns the processor time that the processes have used, in user and kernel mode.
+// cpu returns the CPU time that processes have used in user and kernel mode.
 func cpu(pids []int) (time.Duration, error) {
 	var total time.Duration
 	for _, pid := range pids {
@@ -20,8 +20,8 @@ func cpu(pids []int) (time.Duration, error) {
 	return total, nil
 }
 
-// cpuClock is the clock that clock_getcpuclockid(3) returns for a process: in nanoseconds, where /proc has hundredths of
-// a second.
+// cpuClock returns the clock that clock_getcpuclockid(3) returns for a process. It has a resolution of nanoseconds;
+// /proc has only hundredths of a second.
 func cpuClock(pid int) int32 {
 	const scheduler = 2 // CPUCLOCK_SCHED
 	return int32(^pid<<3 | scheduler)

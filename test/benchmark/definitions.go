@@ -19,10 +19,10 @@ import (
 
 const (
 	definitionCount    = 1000
-	definitionGroups   = 100 // each with as many kinds
+	definitionGroups   = 100 // number of groups, each with definitionCount/definitionGroups kinds
 	definitionFields   = 40
 	definitionParallel = 16
-	polledDefinitions  = 50 // created one at a time
+	polledDefinitions  = 50 // definitions that are created one at a time
 
 	definitionDomain = ".example.com"
 
@@ -32,12 +32,14 @@ const (
 	asOpenAPIv2 = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 )
 
-// DefinitionResults are the costs of CustomResourceDefinitions without custom resources.
+// DefinitionResults are the costs of CustomResourceDefinitions that have no custom resources.
 type DefinitionResults struct {
-	Live   float64       `json:"live"`   // bytes on the heap for each definition
-	Burst  time.Duration `json:"burst"`  // CPU for each definition when many are created at a time
-	Polled time.Duration `json:"polled"` // CPU for each further one, with a client of discovery and one of OpenAPI
-	// The OpenAPI version 2 document with all definitions.
+	Live  float64       `json:"live"`  // bytes on the heap per definition
+	Burst time.Duration `json:"burst"` // CPU time per definition while many are created at the same time
+	// Polled is the CPU time per definition that is created while a client polls discovery and another client polls
+	// OpenAPI.
+	Polled time.Duration `json:"polled"`
+	// V2JSON and the field below are the costs of the OpenAPI version 2 document with all definitions, in two encodings.
 	V2JSON     DocumentResults `json:"v2json"`
 	V2Protobuf DocumentResults `json:"v2protobuf"`
 }
@@ -46,27 +48,34 @@ type DefinitionResults struct {
 type DocumentResults struct {
 	Size   int64         `json:"size"`
 	CPU    time.Duration `json:"cpu"`
-	Again  time.Duration `json:"again"`  // CPU of the second request
-	Memory int64         `json:"memory"` // most resident during the first request, without what was resident before
+	Again  time.Duration `json:"again"`  // CPU time of the second request
+	Memory int64         `json:"memory"` // largest increase of resident bytes during the first request
 }
 
-// Targets.
+// Limits that the recorded results must keep.
 const (
 	liveLimit = 80 << 10
 )
 
-// definitionFigures are the rows of the table of definitions. The largest memory for a document is twice its size.
+// definitionFigures returns the rows of the table of definitions. The memory for a document may be at most twice its
+// size.
 func definitionFigures() []figure {
 	all := []figure{
 		ofDefinitions("live memory for each", kibibytes, func(d *DefinitionResults) float64 { return d.Live }),
-		ofDefinitions("CPU to create each, 16 at a time", duration, func(d *DefinitionResults) float64 { return float64(d.Burst) }),
-		ofDefinitions("CPU for one more, with clients of discovery and OpenAPI v3", duration, func(d *DefinitionResults) float64 {
+		ofDefinitions("CPU to create each, 16 at a time", duration, func(d *DefinitionResults) float64 {
+			return float64(d.Burst)
+		}),
+		ofDefinitions("CPU for one more, with clients of discovery and OpenAPI v3", duration, func(
+			d *DefinitionResults,
+		) float64 {
 			return float64(d.Polled)
 		}),
 	}
 	all[0].limit, all[0].promise, all[1].promise, all[2].promise = liveLimit, 1.0/4, 1.0/2.5, 1.0/3
-	all = append(all, documentFigures("OpenAPI v2, JSON", 1.0/4, func(d *DefinitionResults) DocumentResults { return d.V2JSON })...)
-	return append(all, documentFigures("OpenAPI v2, protobuf", 1.3, func(d *DefinitionResults) DocumentResults { return d.V2Protobuf })...)
+	all = append(all,
+		documentFigures("OpenAPI v2, JSON", 1.0/4, func(d *DefinitionResults) DocumentResults { return d.V2JSON })...)
+	return append(all,
+		documentFigures("OpenAPI v2, protobuf", 1.3, func(d *DefinitionResults) DocumentResults { return d.V2Protobuf })...)
 }
 
 func documentFigures(name string, cpu float64, document func(*DefinitionResults) DocumentResults) []figure {
@@ -75,7 +84,9 @@ func documentFigures(name string, cpu float64, document func(*DefinitionResults)
 		ofDefinitions(name+": memory of the first request", mebibytes, func(d *DefinitionResults) float64 {
 			return float64(document(d).Memory)
 		}),
-		ofDefinitions(name+": CPU of the first request", duration, func(d *DefinitionResults) float64 { return float64(document(d).CPU) }),
+		ofDefinitions(name+": CPU of the first request", duration, func(d *DefinitionResults) float64 {
+			return float64(document(d).CPU)
+		}),
 	}
 	all[0].promise, all[1].promise, all[2].promise = 1.05, 1.0/8, cpu
 	return all
@@ -88,7 +99,7 @@ func ofDefinitions(name string, format func(float64) string, value func(*Definit
 	}
 }
 
-// definitionSteps need fresh servers.
+// definitionSteps returns the steps that measure definitions. They need new servers.
 func definitionSteps(progress func(format string, arguments ...any)) []step {
 	return []step{
 		func(ctx context.Context, s *subject) error { return s.settle(ctx) },
@@ -116,7 +127,7 @@ func (d DocumentResults) String() string {
 		float64(d.Size)/(1<<20), short(d.CPU), short(d.Again), float64(d.Memory)/(1<<20))
 }
 
-// createDefinitions creates all definitions in a burst and measures their CPU and live memory.
+// createDefinitions creates all definitions in a burst, and measures the CPU time and the live memory per definition.
 func (s *subject) createDefinitions(ctx context.Context) error {
 	s.results.Definitions = &DefinitionResults{}
 	before, err := s.liveHeap(ctx)
@@ -152,8 +163,8 @@ func (s *subject) createBurst(ctx context.Context) error {
 	return errors.Join(append(errs, s.awaitServed(ctx))...)
 }
 
-// awaitServed returns when discovery has all definitions. Their objects are not read, because that leaves encodings in the
-// server's cache.
+// awaitServed returns when discovery contains all definitions. It does not read the definitions themselves, because
+// their encodings would stay in the server's cache.
 func (s *subject) awaitServed(ctx context.Context) error {
 	for {
 		var groups discovery.APIGroupDiscoveryList
@@ -175,8 +186,9 @@ func (s *subject) awaitServed(ctx context.Context) error {
 	}
 }
 
-// createPolledDefinitions creates definitions one at a time. After each, a client polls discovery until it has changed, and
-// a client that has all OpenAPI documents reads their index and those that changed.
+// createPolledDefinitions creates definitions one at a time. After each definition, one client polls discovery until it
+// has changed. Another client, which has all OpenAPI documents, then reads their index and the documents that have
+// changed.
 func (s *subject) createPolledDefinitions(ctx context.Context) error {
 	p := &poller{client: s.client.compressed()}
 	if err := p.poll(ctx); err != nil {
@@ -201,11 +213,11 @@ func (s *subject) createPolledDefinitions(ctx context.Context) error {
 	return errors.Join(err, profile())
 }
 
-// poller is a client of aggregated discovery and one of OpenAPI version 3.
+// poller is a client of aggregated discovery and of OpenAPI version 3.
 type poller struct {
 	client *client
 	tag    string
-	urls   map[string]string // by path
+	urls   map[string]string // URLs of OpenAPI documents, by path
 }
 
 func (p *poller) poll(ctx context.Context) error {
@@ -223,7 +235,7 @@ func (p *poller) poll(ctx context.Context) error {
 	}
 }
 
-// pollDiscovery reads the discovery document if it has changed.
+// pollDiscovery reads the discovery document, and reports whether it has changed.
 func (p *poller) pollDiscovery(ctx context.Context) (changed bool, err error) {
 	c := *p.client
 	c.known = p.tag
@@ -254,7 +266,9 @@ func (p *poller) pollOpenAPI(ctx context.Context) error {
 			continue
 		}
 		p.urls[path] = document.ServerRelativeURL
-		if _, _, err := p.client.do(ctx, request{method: http.MethodGet, path: document.ServerRelativeURL, accept: asJSON}); err != nil {
+		if _, _, err := p.client.do(
+			ctx, request{method: http.MethodGet, path: document.ServerRelativeURL, accept: asJSON},
+		); err != nil {
 			return err
 		}
 	}
@@ -300,7 +314,7 @@ func (s *subject) readDocument(ctx context.Context, accept string) (DocumentResu
 
 // liveHeap returns the bytes on the API server's heap after garbage collection.
 func (s *subject) liveHeap(ctx context.Context) (int64, error) {
-	const collections = 3 // the first ones let go of pools and of what has finalizers
+	const collections = 3 // the first collections release pools and objects with finalizers
 	var live int64
 	for range collections {
 		response, err := s.client.send(ctx, request{
@@ -321,7 +335,7 @@ func (s *subject) liveHeap(ctx context.Context) (int64, error) {
 	return live, nil
 }
 
-// parseHeap finds the line "# HeapAlloc = 123".
+// parseHeap returns the value in the line "# HeapAlloc = 123" of a heap profile.
 func parseHeap(profile string) (int64, error) {
 	for line := range strings.Lines(profile) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "# HeapAlloc = "); ok {
@@ -335,7 +349,7 @@ func createDefinition(i int) request {
 	return request{http.MethodPost, definitionPath, asJSON, asJSON, toJSON(definition40(i))}
 }
 
-// definition40 is a definition of 40 fields in the spec, as a generator writes it from Go types.
+// definition40 returns a definition with 40 fields in spec, as a generator writes it from Go types.
 func definition40(i int) *apiextensions.CustomResourceDefinition {
 	group := fmt.Sprintf("group%02d", i%definitionGroups) + definitionDomain
 	kind := fmt.Sprintf("Widget%04d", i)
@@ -346,7 +360,8 @@ func definition40(i int) *apiextensions.CustomResourceDefinition {
 		Spec: apiextensions.CustomResourceDefinitionSpec{
 			Group: group, Scope: apiextensions.NamespaceScoped,
 			Names: apiextensions.CustomResourceDefinitionNames{
-				Plural: plural, Singular: strings.ToLower(kind), Kind: kind, ListKind: kind + "List", Categories: []string{"widgets"},
+				Plural: plural, Singular: strings.ToLower(kind), Kind: kind, ListKind: kind + "List",
+				Categories: []string{"widgets"},
 			},
 			Versions: []apiextensions.CustomResourceDefinitionVersion{{
 				Name: "v1", Served: true, Storage: true,
@@ -371,7 +386,9 @@ func schema40(kind string) *apiextensions.JSONSchemaProps {
 		case 1:
 			field = apiextensions.JSONSchemaProps{Type: "integer", Format: "int32", Minimum: new(float64)}
 		case 2:
-			field = apiextensions.JSONSchemaProps{Type: "array", Items: &apiextensions.JSONSchemaPropsOrArray{Schema: str.DeepCopy()}}
+			field = apiextensions.JSONSchemaProps{
+				Type: "array", Items: &apiextensions.JSONSchemaPropsOrArray{Schema: str.DeepCopy()},
+			}
 		case 3:
 			field.Enum = []apiextensions.JSON{{Raw: []byte(`"Always"`)}, {Raw: []byte(`"Never"`)}}
 		case 4:
@@ -380,7 +397,8 @@ func schema40(kind string) *apiextensions.JSONSchemaProps {
 			}
 		}
 		name := fmt.Sprintf("field%02d", i)
-		field.Description = name + " configures one aspect of the desired behaviour of this " + kind + ". It may be left empty."
+		field.Description = name + " configures one aspect of the desired behaviour of this " +
+			kind + ". It may be left empty."
 		spec[name] = field
 	}
 	return &apiextensions.JSONSchemaProps{

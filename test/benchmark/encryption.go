@@ -13,7 +13,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// encryptionOnly is the value of --work for encryption at rest only.
+// encryptionOnly is the value of --work that measures only encryption at rest.
 const encryptionOnly = "encryption"
 
 const (
@@ -22,11 +22,11 @@ const (
 	secretSize  = 2000 // bytes of data
 )
 
-// providers are those of an EncryptionConfiguration. The first one does not encrypt: the rows of the others compare with
-// its rows.
+// providers are the providers of an EncryptionConfiguration that are measured. The first one does not encrypt: the rows
+// of the other providers are compared with its rows.
 var providers = []string{"identity", "aesgcm", "aescbc", "secretbox"}
 
-// encryptions are the works of all providers.
+// encryptions returns the works for all providers.
 func encryptions() []work {
 	var all []work
 	for _, provider := range providers {
@@ -36,10 +36,14 @@ func encryptions() []work {
 }
 
 func createSecrets(provider string) work {
-	return work{name: "create a Secret of 2 KB, encryption: " + provider, promise: 1.0 / 1.7, parallel: 16, count: secretCount, request: createSecret}
+	return work{
+		name: "create a Secret of 2 KB, encryption: " + provider, promise: 1.0 / 1.7, parallel: 16,
+		count: secretCount, request: createSecret,
+	}
 }
 
-// restarts is a restart of the API server until it has listed all Secrets. It has no request to repeat.
+// restarts returns the work whose cost is a restart of the API server and a list of all Secrets. The work has no
+// request to repeat.
 func restarts(provider string) work {
 	return work{name: "start with 20,000 Secrets, encryption: " + provider, promise: 1.0 / 1.5, parallel: 1, count: 1}
 }
@@ -53,14 +57,16 @@ func createSecret(i int) request {
 	return request{http.MethodPost, secretsPath, asProtobuf, asProtobuf, body}
 }
 
-// runEncryptions measures servers with each provider, which takes four minutes.
+// runEncryptions measures servers with each provider. It takes four minutes.
 func (o *options) runEncryptions(ctx context.Context, directory string, p plan, report *Report) error {
 	for _, provider := range providers {
 		flags, err := encryptionFlags(filepath.Join(directory, provider), provider)
 		if err != nil {
 			return err
 		}
-		if err := o.with(flags, flags).runSteps(ctx, filepath.Join(directory, provider), p.encryptionSteps(provider), report); err != nil {
+		if err := o.with(flags, flags).runSteps(
+			ctx, filepath.Join(directory, provider), p.encryptionSteps(provider), report,
+		); err != nil {
 			return err
 		}
 	}
@@ -82,7 +88,7 @@ func encryptionFlags(directory, provider string) ([]string, error) {
 	return []string{"--encryption-provider-config=" + file}, os.WriteFile(file, []byte(configuration), 0o600)
 }
 
-// encryptionSteps are the steps of servers that encrypt.
+// encryptionSteps returns the steps for servers that encrypt.
 func (p plan) encryptionSteps(provider string) []step {
 	steps := []step{
 		func(ctx context.Context, s *subject) error { return s.settle(ctx) },
@@ -101,7 +107,8 @@ func (p plan) encryptionSteps(provider string) []step {
 	})
 }
 
-// restart restarts the API server, but not the peer's etcd, and measures it until a list of all Secrets has been read.
+// restart restarts the API server, but not kube-apiserver's etcd, and measures it until a list of all Secrets has been
+// read.
 func (s *subject) restart(ctx context.Context) (Measurement, error) {
 	s.client.close()
 	s.tokenClient.close()

@@ -9,22 +9,23 @@ import (
 	"time"
 )
 
-// What 100 webhooks and policies that select nothing add to a write. The difference is smaller than the noise of one
-// measurement: it is measured in rounds, without and with them in turns, of which the median counts.
+// The following constants define the measurement of what 100 webhooks and policies that select no object add to a
+// write. The difference is smaller than the noise of one measurement, so it is measured in rounds, alternately without
+// and with them, of which the median counts.
 const (
 	extensionRounds  = 7
 	extensionsOfKind = 25
 	customRequests   = "/apis/benchmark.example.com/v1/namespaces/" + namespace + "/widgets"
 	admissionGroup   = "/apis/admissionregistration.k8s.io/v1/"
-	policiesSettle   = 3 * time.Second // both servers read policies once a second
+	policiesSettle   = 3 * time.Second // both servers read policies once per second
 	noExtensions     = "create and update a configmap and a custom resource"
 	otherExtensions  = noExtensions + ", with 100 webhooks and policies for others"
-	extensionsLimit  = 0.2  // on a busy machine; on an idle one, a tenth of it
-	extensionWrites  = 4000 // in a round
-	writesInFlight   = 1000 // many more than are sent at a time, so that what is updated exists
+	extensionsLimit  = 0.2  // for a busy machine; a tenth is measured on an idle one
+	extensionWrites  = 4000 // writes in a round
+	writesInFlight   = 1000 // more than are sent concurrently, so that objects that are updated exist
 )
 
-// extensions are the two rows. Their requests depend on the round.
+// extensions returns the two rows. Their requests depend on the round, so they have none.
 func extensions() []work {
 	return []work{
 		{name: noExtensions, promise: 1.0 / 1.5, parallel: 16, count: extensionWrites},
@@ -40,7 +41,7 @@ func (p plan) measureExtensions(ctx context.Context, s *subject) error {
 	rounds := map[string][]Measurement{}
 	works := extensions()
 	for round := range extensionRounds {
-		slices.Reverse(works) // what grows from measurement to measurement concerns both
+		slices.Reverse(works) // alternate, so that changes from measurement to measurement affect both rows
 		for i, w := range works {
 			configured := w.base != ""
 			if err := s.configure(ctx, http.MethodPost, configured); err != nil {
@@ -64,13 +65,13 @@ func (p plan) measureExtensions(ctx context.Context, s *subject) error {
 	return nil
 }
 
-// median returns the measurement with the median of CPU: other processes disturb single rounds.
+// median returns the measurement with the median of the CPU time, because other processes disturb single rounds.
 func median(measurements []Measurement) Measurement {
 	slices.SortFunc(measurements, func(a, b Measurement) int { return cmp.Compare(a.CPU, b.CPU) })
 	return measurements[(len(measurements)-1)/2]
 }
 
-// extensionWrite creates configmaps and widgets, and updates those that were created before.
+// extensionWrite returns requests that create configmaps and widgets, and update those that were created earlier.
 func extensionWrite(prefix string) func(int) request {
 	return func(i int) request {
 		custom, update := i%2 == 1, i%4 >= 2 && i >= writesInFlight
@@ -93,7 +94,7 @@ func extensionWrite(prefix string) func(int) request {
 	}
 }
 
-// defineWidgets creates the custom resource and waits until it is served.
+// defineWidgets creates the definition of the custom resource and waits until it is served.
 func (s *subject) defineWidgets(ctx context.Context) error {
 	definition := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.benchmark.example.com"},
 		"spec":{"group":"benchmark.example.com","scope":"Namespaced","names":{"plural":"widgets","kind":"Widget"},"versions":[
@@ -113,7 +114,8 @@ func (s *subject) defineWidgets(ctx context.Context) error {
 	}
 }
 
-// configure creates or deletes webhooks and policies, and waits until the server has noticed. Without any, it only waits.
+// configure creates or deletes webhooks and policies, and sleeps until the server has observed the change. If any is
+// false, it changes nothing and only sleeps, so that both measurements take the same course.
 func (s *subject) configure(ctx context.Context, method string, any bool) error {
 	for i := range extensionsOfKind {
 		for _, c := range configurations(i) {
@@ -138,7 +140,9 @@ type configuration struct{ resource, name, body string }
 // configurations returns one webhook of each kind and one policy of each kind, with their bindings.
 func configurations(i int) []configuration {
 	name := fmt.Sprintf("other-%d", i)
-	rules := fmt.Sprintf(`[{"operations":["CREATE","UPDATE"],"apiGroups":["%s.example.com"],"apiVersions":["*"],"resources":["*"]}]`, name)
+	rules := fmt.Sprintf(
+		`[{"operations":["CREATE","UPDATE"],"apiGroups":["%s.example.com"],"apiVersions":["*"],"resources":["*"]}]`, name,
+	)
 	webhook := fmt.Sprintf(`{"metadata":{"name":%q},"webhooks":[{"name":"w.example.com","admissionReviewVersions":["v1"],"sideEffects":"None",
 		"clientConfig":{"url":"https://127.0.0.1:1/"},"rules":%s}]}`, name, rules)
 	binding := fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"policyName":%q`, name, name)
@@ -150,7 +154,8 @@ func configurations(i int) []configuration {
 		{"validatingwebhookconfigurations", name, webhook},
 		{"validatingadmissionpolicies", name, policy(`"validations":[{"expression":"object.spec.size < 3"}]`)},
 		{"validatingadmissionpolicybindings", name, binding + `,"validationActions":["Deny"]}}`},
-		{"mutatingadmissionpolicies", name, policy(`"failurePolicy":"Fail","reinvocationPolicy":"Never","mutations":[{"patchType":"JSONPatch",
+		{"mutatingadmissionpolicies", name,
+			policy(`"failurePolicy":"Fail","reinvocationPolicy":"Never","mutations":[{"patchType":"JSONPatch",
 			"jsonPatch":{"expression":"[JSONPatch{op: 'add', path: '/a', value: 'b'}]"}}]`)},
 		{"mutatingadmissionpolicybindings", name, binding + `}}`},
 	}

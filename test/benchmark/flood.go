@@ -17,19 +17,19 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// floodVariable is set in the process that floods a server: this program, with the lowest priority. What the flood itself
-// needs then delays neither the server nor the measured clients.
+// floodVariable is set in the process that floods a server: this program, with the lowest priority, so that the CPU
+// time of the flood delays neither the server nor the measured clients.
 const floodVariable = "QUORATE_BENCHMARK_FLOOD"
 
-// floodParallel is the number of lists at a time. It is far more than a server with few processors can do.
+// floodParallel is the number of concurrent lists, far more than a server with few processors can execute.
 const floodParallel = 64
 
 var floodPaths = []string{"/api/v1/pods", "/api/v1/configmaps"}
 
-// floodResults count the lists of the flood.
+// floodResults counts the lists of a flood.
 type floodResults struct {
 	Lists    int64 `json:"lists"`
-	Rejected int64 `json:"rejected"` // with 429
+	Rejected int64 `json:"rejected"` // rejected with status 429
 	Failed   int64 `json:"failed"`
 }
 
@@ -61,7 +61,7 @@ func startFlood(ctx context.Context, config *rest.Config) (*flood, error) {
 	return f, process.Start()
 }
 
-// stop ends the flood and returns what it did.
+// stop ends the flood and returns its results.
 func (f *flood) stop() (results floodResults, err error) {
 	err = f.input.Close()
 	err = errors.Join(err, json.NewDecoder(f.output).Decode(&results))
@@ -74,7 +74,7 @@ type floodTarget struct {
 	CAData []byte
 }
 
-// runFlood lists everything without pause until the standard input ends. It retries rejected lists at once.
+// runFlood lists everything without pauses until standard input ends. It retries rejected lists immediately.
 func runFlood(text string) error {
 	const lowest = 19
 	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, lowest); err != nil {
@@ -117,5 +117,5 @@ func runFlood(text string) error {
 	return json.NewEncoder(os.Stdout).Encode(floodResults{lists.Load(), rejected.Load(), failed.Load()})
 }
 
-// errTooMany is the error of a request that was rejected with 429.
+// errTooMany is the error of a request that was rejected with status 429.
 var errTooMany = errors.New(http.StatusText(http.StatusTooManyRequests))

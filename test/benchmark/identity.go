@@ -13,14 +13,15 @@ import (
 	"quorate.dev/apiserver/authentication/jwt/jwttest"
 )
 
-// identity is an administrator with a token of an OpenID provider, which runs in this process.
+// identity is an administrator with a token of an OpenID Connect provider, which runs in this process.
 type identity struct {
 	provider *jwttest.Provider
 	token    string
-	flags    []string // of both servers
+	flags    []string // flags for both servers
 }
 
-// startIdentity starts the provider. Its certificate authority is a file in the directory, which is made.
+// startIdentity starts the provider. It creates the directory, and a file with the provider's certificate authority in
+// it.
 func startIdentity(directory string) (*identity, error) {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return nil, err
@@ -43,7 +44,7 @@ func startIdentity(directory string) (*identity, error) {
 	return i, err
 }
 
-// client returns a client that has the token instead of a certificate, when the server accepts it.
+// client returns a client that has the token instead of a certificate, once the server accepts the token.
 func (i *identity) client(ctx context.Context, admin *rest.Config) (*client, error) {
 	c, err := newClient(rest.AnonymousClientConfig(admin))
 	if err != nil {

@@ -1,13 +1,13 @@
-// Command benchmark does the same work on kube-apiserver with its etcd, and on Quorate with its embedded member, in turns
-// on this machine, and prints what each needed for it, side by side.
+// Command benchmark runs the same work on kube-apiserver with etcd, and on Quorate with its embedded member,
+// alternately on this machine, and prints the cost of the work on both.
 //
-// What is compared: processor time is that of all processes of a server, from /proc, while the work runs, divided by
-// the number of requests; nothing is subtracted, so what a server does by itself meanwhile counts as well. Only the cost
-// of a watch event is a difference: to the same updates without watchers. Requests come from one client over one HTTP/2
-// connection with TLS and a client certificate; watchers have connections of their own, as many as the row says.
-// Compression is off for both (Accept-Encoding: identity), except for clients of discovery and OpenAPI beside new
-// CustomResourceDefinitions. Reads that carry no resource version, as here, must see the
-// newest state on both servers. Data goes to the same file system, with fsync.
+// The CPU time in a row is the CPU time of all processes of a server while the work runs, divided by the number of
+// requests. Nothing is subtracted, so background work of the server is included. Only the cost of a watch event is a
+// difference: to the same updates without watchers. Requests come from one client over one HTTP/2 connection with TLS
+// and a client certificate. Watchers have as many connections as the row says. Compression is disabled for both servers
+// (Accept-Encoding: identity), except for clients of discovery and OpenAPI while CustomResourceDefinitions are created.
+// Reads have no resource version, so both servers must return the newest state. Data is written to the same file
+// system, with fsync.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// timeLimit ends a run that hangs. On an idle machine, a run takes a quarter of it.
+// timeLimit ends a run that hangs. On an idle machine, a run takes about ten minutes, a quarter of the limit.
 const timeLimit = 40 * time.Minute
 
 type options struct {
@@ -86,7 +86,8 @@ func command(ctx context.Context, arguments []string) error {
 	return nil
 }
 
-// report returns results of earlier runs, or runs the servers. Results until an error are returned with the error.
+// report returns the results of earlier runs, or runs the servers. If a step fails, the results until then are returned
+// with the error.
 func (o *options) report(ctx context.Context) (Report, error) {
 	if o.from != "" {
 		return load(o.from)
@@ -105,9 +106,11 @@ func parse(arguments []string) (*options, error) {
 	f := pflag.NewFlagSet("benchmark", pflag.ContinueOnError)
 	f.StringVar(&o.only, "only", "", "peer or ours; default: both, in turns")
 	f.StringVar(&o.profiles, "profile", "", "directory for a CPU profile of our server during each work")
-	f.StringVar(&o.works, "work", "", "do only the works whose names contain this (objects are created in any case); definitions, encryption or overload: only these")
+	f.StringVar(&o.works, "work", "", "do only the works whose names contain this (objects are created in any case); "+
+		"definitions, encryption or overload: only these")
 	f.BoolVar(&o.json, "json", false, "print JSON; times are nanoseconds, sizes bytes")
-	f.BoolVar(&o.check, "check", false, "fail if a promise is broken: the column \"promised\" of the tables, and no median latency above the peer's")
+	f.BoolVar(&o.check, "check", false,
+		"fail if a promise is broken: the column \"promised\" of the tables, and no median latency above the peer's")
 	f.StringVar(&o.record, "record", "", "file with recorded results, in which the measured rows are replaced")
 	f.StringVar(&o.from, "from", "", "file with recorded results, which are printed and checked; nothing is measured")
 	f.BoolVar(&o.keep, "keep", false, "keep data and logs")
@@ -172,17 +175,17 @@ func (o *options) runAudits(ctx context.Context, directory string, p plan, repor
 	return o.with(theirs, ours).runSteps(ctx, directory, p.auditSteps(), report)
 }
 
-// with returns the options with more flags for each server.
+// with returns the options with additional flags for each server.
 func (o *options) with(theirs, ours []string) *options {
 	with := *o
 	with.peerFlags, with.ourFlags = append(slices.Clone(o.peerFlags), theirs...), append(slices.Clone(o.ourFlags), ours...)
 	return &with
 }
 
-// definitionsOnly is the value of --work for CustomResourceDefinitions only.
+// definitionsOnly is the value of --work that measures only CustomResourceDefinitions.
 const definitionsOnly = "definitions"
 
-// runSteps takes fresh servers through steps and adds their results to the report.
+// runSteps executes steps on new servers and adds their results to the report.
 func (o *options) runSteps(ctx context.Context, directory string, steps []step, report *Report) error {
 	subjects, err := o.start(ctx, directory)
 	for _, s := range subjects {
@@ -197,7 +200,8 @@ func (o *options) runSteps(ctx context.Context, directory string, steps []step, 
 	return err
 }
 
-// start starts the servers that are wanted. Those that have been started are returned even if another fails.
+// start starts the selected servers. If a server fails to start, start returns the servers that are running together
+// with the error, so that the caller can stop them.
 func (o *options) start(ctx context.Context, directory string) ([]*subject, error) {
 	var subjects []*subject
 	identity, err := startIdentity(directory)

@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	measuringTime  = 2500 * time.Millisecond // of a work without a fixed count
+	measuringTime  = 2500 * time.Millisecond // duration of a work without a fixed number of requests
 	warmUpTime     = 300 * time.Millisecond
 	fewestRequests = 5
 )
 
-// Measurement is what one work cost one server.
+// Measurement is the cost of one work on one server.
 type Measurement struct {
 	Requests int           `json:"requests"`
 	Bytes    int64         `json:"bytesPerRequest"`
-	CPU      time.Duration `json:"cpuPerRequest"` // not positive: noise
+	CPU      time.Duration `json:"cpuPerRequest"` // not positive if the cost is smaller than the noise
 	P50      time.Duration `json:"p50,omitempty"`
 	P99      time.Duration `json:"p99,omitempty"`
 }
 
-// measure does the work and reads the server's clock before and after.
+// measure executes a work, and reads the CPU time of the server before and after it.
 func (s *subject) measure(ctx context.Context, w work) (Measurement, error) {
 	if w.watchers > 0 {
 		return s.measureWatch(ctx, w)
@@ -46,7 +46,7 @@ func (s *subject) measure(ctx context.Context, w work) (Measurement, error) {
 	return done.summarize(used), nil
 }
 
-// tally is what the client saw.
+// tally holds the results that the client has observed during one work.
 type tally struct {
 	latencies []time.Duration
 	bytes     int64
@@ -61,8 +61,8 @@ func (t *tally) summarize(used time.Duration) Measurement {
 	}
 }
 
-// repeat sends the work's requests, each index once, from as many goroutines as the work allows at a time, and not faster
-// than the work says.
+// repeat sends the requests of a work, each index once, with the concurrency and at most the rate of the work, until
+// least has passed or the work's count is reached.
 func (s *subject) repeat(ctx context.Context, w work, least time.Duration) (*tally, error) {
 	var (
 		next    atomic.Int64
@@ -102,7 +102,8 @@ func (s *subject) repeat(ctx context.Context, w work, least time.Duration) (*tal
 	return total, nil
 }
 
-// finished decides after i requests: a fixed count is kept exactly, otherwise time decides.
+// finished reports whether a work ends after i requests: when a fixed count is reached, or otherwise when its time is
+// up and at least fewestRequests were sent.
 func finished(count, i int, timeIsUp bool) bool {
 	if count > 0 {
 		return i >= count
@@ -117,7 +118,7 @@ func (t *tally) add(ctx context.Context, c *client, r request) error {
 	return err
 }
 
-// quantile of sorted values: the smallest one that at least the fraction q of all do not exceed.
+// quantile returns the smallest of the sorted values that at least the fraction q of all values do not exceed.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

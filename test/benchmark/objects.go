@@ -14,20 +14,22 @@ import (
 )
 
 const (
-	payloadSize = 900 // bytes of a configmap's data, which makes about 1 KB of JSON
+	payloadSize = 900 // bytes of data in a configmap, whose JSON is about 1 KB
 	shards      = 100 // a selector of one shard matches 1 % of the pods
 )
 
-// configMap is about 1 KB. The revision tells one state of it from the next.
+// configMap returns a configmap of about 1 KB. revision distinguishes its successive states.
 func configMap(name string, revision int) *core.ConfigMap {
 	return &core.ConfigMap{
 		TypeMeta:   meta.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: meta.ObjectMeta{Name: name, Labels: map[string]string{"app": "benchmark"}},
-		Data:       map[string]string{"revision": fmt.Sprint(revision), "payload": strings.Repeat("0123456789", payloadSize/10)},
+		Data: map[string]string{
+			"revision": fmt.Sprint(revision), "payload": strings.Repeat("0123456789", payloadSize/10),
+		},
 	}
 }
 
-// small is one of a crowd.
+// small returns a configmap of a few bytes. Crowds consist of manyObjects of them.
 func small(name string, shard int) *core.ConfigMap {
 	return &core.ConfigMap{
 		TypeMeta:   meta.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
@@ -36,7 +38,8 @@ func small(name string, shard int) *core.ConfigMap {
 	}
 }
 
-// pod is what a Deployment's controller creates for a service: stored, with what servers add, about 2.7 KB of protobuf.
+// pod returns a pod as the controller of a Deployment creates it. With what servers add, it is stored as about 2.7 KB
+// of protobuf.
 func pod(name string, shard int) *core.Pod {
 	controller, grace := true, int64(30)
 	return &core.Pod{
@@ -72,8 +75,10 @@ func service(name string, port int32) core.Container {
 			{Name: "POD_NAME", ValueFrom: &core.EnvVarSource{FieldRef: &core.ObjectFieldSelector{FieldPath: "metadata.name"}}},
 		},
 		Resources: core.ResourceRequirements{
-			Requests: core.ResourceList{core.ResourceCPU: resource.MustParse("250m"), core.ResourceMemory: resource.MustParse("256Mi")},
-			Limits:   core.ResourceList{core.ResourceMemory: resource.MustParse("512Mi")},
+			Requests: core.ResourceList{
+				core.ResourceCPU: resource.MustParse("250m"), core.ResourceMemory: resource.MustParse("256Mi"),
+			},
+			Limits: core.ResourceList{core.ResourceMemory: resource.MustParse("512Mi")},
 		},
 		VolumeMounts:   []core.VolumeMount{{Name: "config", MountPath: "/etc/checkout", ReadOnly: true}},
 		ReadinessProbe: &core.Probe{ProbeHandler: probe, PeriodSeconds: 5},
@@ -85,7 +90,7 @@ func configVolume(name string) core.Volume {
 	return core.Volume{Name: name, VolumeSource: core.VolumeSource{ConfigMap: source}}
 }
 
-// toJSON and toProtobuf encode what this program itself made; failure is a mistake in the program.
+// toJSON and toProtobuf encode objects of this program. They panic on errors, which would be mistakes in the program.
 func toJSON(object any) []byte {
 	data, err := json.Marshal(object)
 	if err != nil {

@@ -15,42 +15,43 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// overloadOnly is the value of --work for small clients beside one that overloads the server. It runs only by name.
+// overloadOnly is the value of --work that measures small clients while another client overloads the server. It is not
+// part of a complete run.
 const overloadOnly = "overload"
 
 const (
 	overloadTime   = 30 * time.Second
-	overloadBefore = 5 * time.Second  // without overload
-	overloadRamp   = 3 * time.Second  // of overload, before it is measured
-	overloadLost   = 10 * time.Second // a request that takes longer is lost
-	overloadMemory = 1.5              // largest memory, as a multiple of the loaded server's
+	overloadBefore = 5 * time.Second  // duration without overload
+	overloadRamp   = 3 * time.Second  // duration of overload before it is measured
+	overloadLost   = 10 * time.Second // duration after which a request counts as lost
+	overloadMemory = 1.5              // largest permitted memory, as a multiple of OverloadResults.Loaded
 )
 
-// OverloadResults are what clients see beside one that lists everything without pause.
+// OverloadResults are the measurements of clients while another client lists everything without pauses.
 type OverloadResults struct {
 	Groups map[string]GroupResults `json:"groups"`
-	Loaded int64                   `json:"loaded"` // bytes resident when everything has been listed once
-	Peak   int64                   `json:"peak"`   // most bytes resident under overload
+	Loaded int64                   `json:"loaded"` // resident bytes after everything has been listed once
+	Peak   int64                   `json:"peak"`   // largest number of resident bytes under overload
 	Flood  floodResults            `json:"flood"`
 }
 
-// GroupResults are those of one group of clients.
+// GroupResults are the measurements of one group of clients.
 type GroupResults struct {
 	Requests int           `json:"requests"`
-	Lost     int           `json:"lost"`   // failed, or took longer than overloadLost
-	Before   time.Duration `json:"before"` // p99 without overload
+	Lost     int           `json:"lost"`   // requests that failed or took longer than overloadLost
+	Before   time.Duration `json:"before"` // 99th percentile of the latency without overload
 	P50      time.Duration `json:"p50"`
 	P99      time.Duration `json:"p99"`
-	Error    string        `json:"error,omitempty"` // of a lost request
+	Error    string        `json:"error,omitempty"` // error of a lost request
 }
 
-// group is a number of clients of one kind. Latencies count from when a client wanted to send the request.
+// group is a number of clients of the same kind. A latency begins when the client was due to send the request.
 type group struct {
 	name     string
 	count    int
-	interval time.Duration // between the requests of one client
+	interval time.Duration // time between two requests of a client
 	user     func(i int) (name, groups string)
-	prepare  func(i int) request // an object of the client
+	prepare  func(i int) request // returns the request that creates the object of a client
 	request  func(client, i int) request
 }
 
@@ -108,7 +109,8 @@ func lease(name string) []byte {
 
 const floodUser = "flood"
 
-// overloadFlags writes the tokens of all clients and returns the flag of both servers. Their passwords are their names.
+// overloadFlags writes a file with the tokens of all clients, and returns the flag for both servers. The token of a
+// client is its name.
 func overloadFlags(directory string) ([]string, error) {
 	var tokens strings.Builder
 	add := func(name, groups string) {
@@ -132,7 +134,7 @@ func overloadFlags(directory string) ([]string, error) {
 
 func tokenOf(name string) string { return "token-of-" + strings.ReplaceAll(name, ":", "-") }
 
-// overloadSteps need fresh servers with overloadFlags.
+// overloadSteps returns the steps that measure overload. They need new servers with overloadFlags.
 func overloadSteps(p plan) []step {
 	steps := []step{
 		func(ctx context.Context, s *subject) error { return s.settle(ctx) },
@@ -141,7 +143,7 @@ func overloadSteps(p plan) []step {
 	steps = append(steps, p.measuring(creations())...)
 	return append(steps, func(ctx context.Context, s *subject) error {
 		err := s.overload(ctx)
-		clear(s.results.Work) // of the creations, whose rows have other conditions
+		clear(s.results.Work) // the rows of creations were measured under other conditions
 		if err == nil {
 			s.results.Overload.log(s.name, p.progress)
 		}
@@ -159,7 +161,7 @@ func (o *OverloadResults) log(name string, progress func(string, ...any)) {
 		mebibytes(float64(o.Loaded)), mebibytes(float64(o.Peak)), o.Flood.Lists, o.Flood.Rejected, o.Flood.Failed)
 }
 
-// overload lets all groups work, at first alone, then beside the flood.
+// overload measures all groups, at first without the flood and then during it.
 func (s *subject) overload(ctx context.Context) error {
 	clients, err := s.prepareGroups(ctx)
 	if err != nil {
@@ -200,12 +202,14 @@ func (s *subject) overload(ctx context.Context) error {
 	return err
 }
 
-// prepareGroups returns the clients of each group, and gives them rights and objects.
+// prepareGroups returns the clients of each group, and creates their permissions and objects.
 func (s *subject) prepareGroups(ctx context.Context) (map[string][]*client, error) {
 	binding := []byte(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"overload"},
 		"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},
 		"subjects":[{"kind":"Group","apiGroup":"rbac.authorization.k8s.io","name":"overload"}]}`)
-	_, _, err := s.client.do(ctx, request{http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", asJSON, asJSON, binding})
+	_, _, err := s.client.do(ctx, request{
+		http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", asJSON, asJSON, binding,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +234,7 @@ func (s *subject) prepareGroups(ctx context.Context) (map[string][]*client, erro
 	return clients, nil
 }
 
-// workGroups lets the clients of all groups work for a time.
+// workGroups runs the clients of all groups for a duration.
 func workGroups(ctx context.Context, clients map[string][]*client, lasting time.Duration) map[string]GroupResults {
 	results := map[string]GroupResults{}
 	var mu sync.Mutex
@@ -254,7 +258,9 @@ func workGroups(ctx context.Context, clients map[string][]*client, lasting time.
 			collected.Wait()
 			slices.Sort(latencies)
 			r.Requests, r.P50, r.P99 = len(latencies), quantile(latencies, 0.5), quantile(latencies, 0.99)
-			r.Lost = len(latencies) - len(slices.DeleteFunc(slices.Clone(latencies), func(d time.Duration) bool { return d >= overloadLost }))
+			r.Lost = len(latencies) - len(slices.DeleteFunc(slices.Clone(latencies), func(d time.Duration) bool {
+				return d >= overloadLost
+			}))
 			mu.Lock()
 			defer mu.Unlock()
 			results[g.name] = r
@@ -264,8 +270,10 @@ func workGroups(ctx context.Context, clients map[string][]*client, lasting time.
 	return results
 }
 
-// work sends the requests of one client. A failed one counts as one that took overloadLost.
-func (g group) work(ctx context.Context, c *client, number int, lasting time.Duration) (latencies []time.Duration, last error) {
+// work sends the requests of one client. A request that fails counts as one that took overloadLost.
+func (g group) work(
+	ctx context.Context, c *client, number int, lasting time.Duration,
+) (latencies []time.Duration, last error) {
 	begin := time.Now().Add(g.interval * time.Duration(number) / time.Duration(g.count))
 	for i := 0; ; i++ {
 		due := begin.Add(g.interval * time.Duration(i))
@@ -283,11 +291,13 @@ func (g group) work(ctx context.Context, c *client, number int, lasting time.Dur
 	}
 }
 
-// overloadFigures are the rows of the table of overload.
+// overloadFigures returns the rows of the table of overload.
 func overloadFigures() (all []figure) {
 	for _, g := range groups() {
 		of := func(name string, format func(float64) string, limit float64, value func(GroupResults) float64) {
-			all = append(all, ofOverload(g.name+": "+name, format, limit, func(o *OverloadResults) float64 { return value(o.Groups[g.name]) }))
+			all = append(all, ofOverload(g.name+": "+name, format, limit, func(o *OverloadResults) float64 {
+				return value(o.Groups[g.name])
+			}))
 		}
 		of("p99", duration, 0, func(r GroupResults) float64 { return float64(r.P99) })
 		of("p99 without overload", duration, 0, func(r GroupResults) float64 { return float64(r.Before) })
@@ -325,7 +335,7 @@ func ofOverload(name string, format func(float64) string, limit float64, value f
 	}
 }
 
-// runOverload runs the steps of overload on fresh servers.
+// runOverload measures overload on new servers.
 func (o *options) runOverload(ctx context.Context, directory string, p plan, report *Report) error {
 	flags, err := overloadFlags(directory)
 	if err != nil {

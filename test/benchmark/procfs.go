@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// memory returns a figure of /proc/PID/status, summed over the processes, in bytes: VmRSS is what is resident now,
-// VmHWM the most that ever was.
+// memory returns a figure in /proc/PID/status in bytes, summed over the processes: VmRSS is the memory that is resident
+// now, VmHWM the largest value of VmRSS so far.
 func memory(pids []int, figure string) (int64, error) {
 	var total int64
 	for _, pid := range pids {
@@ -36,7 +36,7 @@ func parseStatus(status, figure string) (int64, error) {
 	return 0, fmt.Errorf("no %s in status", figure)
 }
 
-// resetPeak sets VmHWM to VmRSS.
+// resetPeak sets VmHWM of the processes to VmRSS.
 func resetPeak(pids []int) error {
 	for _, pid := range pids {
 		if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0o200); err != nil {

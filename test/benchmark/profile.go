@@ -12,11 +12,12 @@ import (
 
 // Paths below the server's /debug/pprof.
 const (
-	profileOfWork   = "profile?seconds=2" // no work takes less
+	profileOfWork   = "profile?seconds=2" // shorter than every work
 	profileOfMemory = "heap"
 )
 
-// startProfile begins a profile named after the work, if profiles are wanted. The returned function waits for it.
+// startProfile starts a profile that is named after a work, if profiles are enabled. The returned function waits for
+// its end.
 func (s *subject) startProfile(ctx context.Context, kind, name string) (wait func() error) {
 	if s.profiles == "" {
 		return func() error { return nil }
@@ -26,7 +27,7 @@ func (s *subject) startProfile(ctx context.Context, kind, name string) (wait fun
 	return func() error { return <-done }
 }
 
-// profile saves an answer of the server's /debug/pprof to a file.
+// profile stores a response of the server's /debug/pprof in a file.
 func (s *subject) profile(ctx context.Context, kind, file string) error {
 	response, err := s.client.send(ctx, request{method: http.MethodGet, path: "/debug/pprof/" + kind, accept: "*/*"})
 	if err != nil {
@@ -41,7 +42,7 @@ func (s *subject) profile(ctx context.Context, kind, file string) error {
 	return errors.Join(err, out.Close())
 }
 
-// fileName makes "LIST limit=500, JSON" list-limit-500-json.pprof.
+// fileName returns a file name for a work: list-limit-500-json.pprof for "LIST limit=500, JSON".
 func fileName(name string) string {
 	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')

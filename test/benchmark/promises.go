@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// brokenPromises returns a line for each promise that the results do not keep. Rows that were not measured on both servers
-// are left out.
+// brokenPromises returns a line for each promise that the results break. It skips rows that were not measured on both
+// servers.
 func (r Report) brokenPromises() []string {
 	var broken []string
 	for _, w := range append(allWorks(), encryptions()...) {
@@ -30,10 +30,12 @@ func (r Report) brokenWork(w work) (broken []string) {
 			w.name, cost(ours.CPU), cost(peer.CPU), part(w.promise)))
 	}
 	if w.promise > 0 && peerDid && oursDid && ours.P50 > peer.P50 {
-		broken = append(broken, fmt.Sprintf("%s: the median latency is %s, the peer's is %s", w.name, short(ours.P50), short(peer.P50)))
+		broken = append(broken,
+			fmt.Sprintf("%s: the median latency is %s, the peer's is %s", w.name, short(ours.P50), short(peer.P50)))
 	}
 	if increase, ok := r.increase(w); ok && increase > w.increase {
-		broken = append(broken, fmt.Sprintf("%s: %.1f %% more CPU time than %q, promised are %.0f %%", w.name, 100*increase, w.base, 100*w.increase))
+		broken = append(broken,
+			fmt.Sprintf("%s: %.1f %% more CPU time than %q, promised are %.0f %%", w.name, 100*increase, w.base, 100*w.increase))
 	}
 	return broken
 }
@@ -52,7 +54,7 @@ func (r Report) brokenFigure(f figure) (broken []string) {
 	return broken
 }
 
-// load reads a report that --record wrote.
+// load reads a report that --record has written.
 func load(file string) (Report, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -62,7 +64,7 @@ func load(file string) (Report, error) {
 	return report, json.Unmarshal(text, &report)
 }
 
-// record replaces the rows in a file by those that were measured.
+// record replaces those rows in a file that were measured.
 func (r Report) record(file string) error {
 	all, err := load(file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -76,7 +78,7 @@ func (r Report) record(file string) error {
 	return os.WriteFile(file, append(text, '\n'), 0o644)
 }
 
-// merge returns the results with those that newer has replaced.
+// merge returns the results with the rows of newer in place of the same rows.
 func (r *Results) merge(newer *Results) *Results {
 	if r == nil || newer == nil {
 		if r == nil {

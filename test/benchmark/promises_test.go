@@ -18,11 +18,20 @@ func TestBrokenPromises(t *testing.T) {
 		change func(*Report)
 		want   string
 	}{
-		{"CPU time", set(Measurement{CPU: 60 * time.Millisecond}), name + ": 60.00 ms of CPU time, the peer's is 300 ms; promised is 1/7 of it"},
+		{
+			"CPU time", set(Measurement{CPU: 60 * time.Millisecond}),
+			name + ": 60.00 ms of CPU time, the peer's is 300 ms; promised is 1/7 of it",
+		},
 		{"noise", set(Measurement{}), name + ": noise of CPU time, the peer's is 300 ms; promised is 1/7 of it"},
-		{"latency", set(Measurement{CPU: time.Millisecond, P50: 2 * time.Second}), name + ": the median latency is 2.00 s, the peer's is 1.00 s"},
+		{
+			"latency", set(Measurement{CPU: time.Millisecond, P50: 2 * time.Second}),
+			name + ": the median latency is 2.00 s, the peer's is 1.00 s",
+		},
 		{"memory", func(r *Report) { r.Ours.IdleMemory = 141 << 20 }, "resident, idle: 141 MiB, promised is 140 MiB"},
-		{"fraction of memory", func(r *Report) { r.Peer.IdleMemory = 200 << 20 }, "resident, idle: 105 MiB, the peer's is 200 MiB; promised is 1/2 of it"},
+		{
+			"fraction of memory", func(r *Report) { r.Peer.IdleMemory = 200 << 20 },
+			"resident, idle: 105 MiB, the peer's is 200 MiB; promised is 1/2 of it",
+		},
 		{"lost requests", func(r *Report) {
 			r.Ours.Overload = &OverloadResults{Groups: map[string]GroupResults{"node heartbeats": {Lost: 1}}}
 		}, "node heartbeats: lost: 1, promised is 0"},
@@ -58,7 +67,9 @@ func TestRecordReplacesWhatWasMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := all.markdown()
-	for _, want := range []string{"| 300 ms | 30.00 ms |", "| not run | 1.00 s |", "| 315 MiB | 105 MiB |", "| 480 KiB | 60 KiB |"} {
+	for _, want := range []string{
+		"| 300 ms | 30.00 ms |", "| not run | 1.00 s |", "| 315 MiB | 105 MiB |", "| 480 KiB | 60 KiB |",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("missing %s in\n%s", want, text)
 		}
@@ -66,7 +77,9 @@ func TestRecordReplacesWhatWasMeasured(t *testing.T) {
 }
 
 func TestPart(t *testing.T) {
-	for fraction, want := range map[float64]string{0.25: "1/4", 1.0 / 4.5: "1/4.5", 1: "1", 1.002: "1", 1.1: "1.1", 1.05: "1.05", 10: "10"} {
+	for fraction, want := range map[float64]string{
+		0.25: "1/4", 1.0 / 4.5: "1/4.5", 1: "1", 1.002: "1", 1.1: "1.1", 1.05: "1.05", 10: "10",
+	} {
 		if got := part(fraction); got != want {
 			t.Errorf("%v: %s, want %s", fraction, got, want)
 		}
@@ -90,7 +103,7 @@ func TestWatchMean(t *testing.T) {
 
 const recorded = "testdata/recorded.json"
 
-// documented returns the tables of documents: without rows of which nothing is promised.
+// documented returns the tables of the documents, which contain only rows with a promise, by name.
 func documented(t *testing.T) map[string]string {
 	t.Helper()
 	report, err := load(recorded)
@@ -106,8 +119,8 @@ func documented(t *testing.T) map[string]string {
 	return found
 }
 
-// TestDocumentsHaveTheRecordedTables compares the tables between the markers of documents with the recorded results. With
-// UPDATE_DOCUMENTS=1, it rewrites the documents.
+// TestDocumentsHaveTheRecordedTables compares the tables between the markers of documents with the recorded results.
+// With UPDATE_DOCUMENTS=1, it rewrites the documents.
 func TestDocumentsHaveTheRecordedTables(t *testing.T) {
 	tables := documented(t)
 	seen := map[string]bool{}
@@ -146,8 +159,8 @@ func TestDocumentsHaveTheRecordedTables(t *testing.T) {
 	}
 }
 
-// TestRecordedResults checks that all rows were measured, that their promises are kept, and that no promise is so lax
-// that 2.5 times the recorded cost would keep it.
+// TestRecordedResults checks that all rows were measured, that the results keep all promises, and that no promise is so
+// lax that 2.5 times the recorded cost would keep it.
 func TestRecordedResults(t *testing.T) {
 	report, err := load(recorded)
 	if err != nil {
@@ -170,17 +183,18 @@ func TestRecordedResults(t *testing.T) {
 	}
 }
 
-// TestDocumentsQuotePromises checks that what documents say in words follows from the promises.
+// TestDocumentsQuotePromises checks that statements in the documents follow from the promises.
 func TestDocumentsQuotePromises(t *testing.T) {
 	for _, w := range allWorks() {
 		most := 0.0
 		switch {
-		case strings.HasPrefix(w.name, "GET a"), strings.HasPrefix(w.name, "LIST 5,000 pods") && !strings.HasSuffix(w.name, "Table"):
+		case strings.HasPrefix(w.name, "GET a"),
+			strings.HasPrefix(w.name, "LIST 5,000 pods") && !strings.HasSuffix(w.name, "Table"):
 			most = 1.0 / 4 // README.md, docs/audit.md
 		case w.name == "create a configmap", w.name == "create a pod":
 			most = 0.6 // README.md
 		case strings.HasSuffix(w.name, "Table"), w.name == watchMean().name:
-			most = 1.1 // README.md: about as much
+			most = 1.1 // README.md says about as much
 		default:
 			continue
 		}

@@ -11,27 +11,28 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// The names of the subjects.
+// Names of the servers.
 const (
 	peer = "kube-apiserver"
 	ours = "quorate"
 )
 
-// subject is a running server: kube-apiserver with its etcd, or ours.
+// subject is a running server: kube-apiserver with its etcd, or Quorate.
 type subject struct {
 	name    string
 	results *Results
 	admin   *rest.Config
 	client  *client
-	// tokenClient has a token of an OpenID provider instead of a certificate.
+	// tokenClient authenticates with a token of an OpenID Connect provider instead of a certificate.
 	tokenClient *client
 	pids        []int
-	processes   []*upstream.Process                                // in the order of stopping; the first is the API server
-	launch      func(context.Context) (*upstream.APIServer, error) // starts the API server again
-	profiles    string                                             // directory in which profiles are saved; empty: none are taken
+	// processes are the processes of the server, in the order in which they are stopped; the first one is the API server.
+	processes []*upstream.Process
+	launch    func(context.Context) (*upstream.APIServer, error) // starts the API server again
+	profiles  string                                             // directory for profiles; "": no profiles are taken
 }
 
-// startPeer starts kube-apiserver and an etcd of its own.
+// startPeer starts kube-apiserver and its etcd.
 func startPeer(ctx context.Context, directory string, flags []string) (*subject, error) {
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -43,7 +44,9 @@ func startPeer(ctx context.Context, directory string, flags []string) (*subject,
 	}
 	etcdReady := time.Since(etcd.Started)
 	launch := func(ctx context.Context) (*upstream.APIServer, error) {
-		return upstream.StartKubernetes(ctx, upstream.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: flags})
+		return upstream.StartKubernetes(ctx, upstream.Options{
+			Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: flags,
+		})
 	}
 	server, err := launch(ctx)
 	if err != nil {
@@ -54,7 +57,7 @@ func startPeer(ctx context.Context, directory string, flags []string) (*subject,
 	return s, err
 }
 
-// startOurs starts one process with an embedded member.
+// startOurs starts Quorate with an embedded member.
 func startOurs(ctx context.Context, directory string, flags []string) (*subject, error) {
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -72,8 +75,11 @@ func startOurs(ctx context.Context, directory string, flags []string) (*subject,
 	return s, err
 }
 
-// newSubject is given the time from exec to the first successful /readyz, of etcd and kube-apiserver one after the other.
-func newSubject(name string, server *upstream.APIServer, ready time.Duration, processes ...*upstream.Process) (*subject, error) {
+// newSubject returns a subject whose server has started. ready is the time from exec to the first success of /readyz,
+// the sum for etcd and kube-apiserver.
+func newSubject(
+	name string, server *upstream.APIServer, ready time.Duration, processes ...*upstream.Process,
+) (*subject, error) {
 	client, err := newClient(server.Admin)
 	results := &Results{Ready: ready, Work: map[string]Measurement{}}
 	s := &subject{name: name, results: results, admin: server.Admin, client: client, processes: processes}
@@ -95,7 +101,7 @@ func (s *subject) stop() error {
 	return errors.Join(errs...)
 }
 
-// settle waits until the server has nothing left to do: less than 2 % of one processor during a second.
+// settle waits, at most ten seconds, until the server is idle: it uses at most 2% of one processor during a second.
 func (s *subject) settle(ctx context.Context) error {
 	for range 10 {
 		used, err := s.timed(func() error { return pause(ctx, time.Second) })
@@ -106,7 +112,7 @@ func (s *subject) settle(ctx context.Context) error {
 			return nil
 		}
 	}
-	return nil // as idle as it gets
+	return nil // after ten seconds, the server will not become more idle
 }
 
 func pause(ctx context.Context, duration time.Duration) error {

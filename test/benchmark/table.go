@@ -19,7 +19,7 @@ type Report struct {
 	Ours *Results `json:"ours,omitempty"`
 }
 
-// add returns the results of a server, which are the given ones if it has none yet.
+// add returns the report's results of a server. If there are none yet, it adds the given ones.
 func (r *Report) add(name string, results *Results) *Results {
 	existing := &r.Peer
 	if name == ours {
@@ -31,7 +31,7 @@ func (r *Report) add(name string, results *Results) *Results {
 	return *existing
 }
 
-// markdown renders the tables of what a server did.
+// markdown returns the tables of the report in Markdown.
 func (r Report) markdown() string {
 	var text strings.Builder
 	for _, t := range r.tables() {
@@ -42,7 +42,7 @@ func (r Report) markdown() string {
 
 // table is a table of a report.
 type table struct {
-	name   string // of the table in documents
+	name   string // name of the table in documents
 	header []string
 	rows   [][]string
 }
@@ -57,7 +57,7 @@ func (t table) markdown() string {
 	return text
 }
 
-// tables returns the tables of a report, without those that would be empty.
+// tables returns the tables of a report that are not empty.
 func (r Report) tables() []table {
 	var all []table
 	add := func(t table) {
@@ -83,7 +83,7 @@ func (r Report) workTable(name, title string, works []work) table {
 	return t
 }
 
-// figures are the rows of a table that are no works.
+// figures are the rows of a table that do not measure works.
 type figures struct {
 	name, title string
 	rows        []figure
@@ -107,7 +107,7 @@ func (r Report) figureTable(f figures) table {
 	return t
 }
 
-// measured reports whether a server did a work.
+// measured reports whether a work was measured on at least one server.
 func (r Report) measured(w work) bool {
 	_, peerDid := r.Peer.measurement(w.name)
 	_, oursDid := r.Ours.measurement(w.name)
@@ -127,7 +127,10 @@ func allWorks() []work {
 func (r Report) workCells(w work) []string {
 	peer, peerDid := r.Peer.measurement(w.name)
 	ours, oursDid := r.Ours.measurement(w.name)
-	cells := []string{describe(w), cell(peerDid, cost(peer.CPU)), cell(oursDid, cost(ours.CPU)), "", "", medianLatency(peer), medianLatency(ours)}
+	cells := []string{
+		describe(w), cell(peerDid, cost(peer.CPU)), cell(oursDid, cost(ours.CPU)), "", "",
+		medianLatency(peer), medianLatency(ours),
+	}
 	if fraction, ok := r.workFraction(w); ok {
 		cells[3] = part(fraction)
 	}
@@ -140,7 +143,7 @@ func (r Report) workCells(w work) []string {
 	return cells
 }
 
-// workFraction returns our CPU time as a fraction of the peer's.
+// workFraction returns our CPU time for a work as a fraction of kube-apiserver's.
 func (r Report) workFraction(w work) (fraction float64, measured bool) {
 	peer, peerDid := r.Peer.measurement(w.name)
 	ours, oursDid := r.Ours.measurement(w.name)
@@ -150,7 +153,7 @@ func (r Report) workFraction(w work) (fraction float64, measured bool) {
 	return float64(ours.CPU) / float64(peer.CPU), true
 }
 
-// increase returns how much more our CPU time is than that of the row with which the work compares.
+// increase returns by which fraction our CPU time for a work exceeds that for its base.
 func (r Report) increase(w work) (increase float64, measured bool) {
 	ours, did := r.Ours.measurement(w.name)
 	base, ok := r.Ours.measurement(w.base)
@@ -160,7 +163,7 @@ func (r Report) increase(w work) (increase float64, measured bool) {
 	return float64(ours.CPU)/float64(base.CPU) - 1, true
 }
 
-// measurement works without results, too.
+// measurement returns the measurement of a work. r may be nil.
 func (r *Results) measurement(name string) (Measurement, bool) {
 	if r == nil {
 		return Measurement{}, false
@@ -190,22 +193,23 @@ func medianLatency(m Measurement) string {
 	return short(m.P50)
 }
 
-// figure is a row of the second table.
+// figure is a row of a table of figures.
 type figure struct {
 	name   string
 	value  func(*Results) float64
 	format func(float64) string
-	limit  float64 // largest value of ours; 0: none
-	zero   bool    // ours is 0
-	// promise is the largest fraction of the peer's value; 0: none.
+	limit  float64 // largest permitted value of ours; 0: none
+	zero   bool    // our value must be 0
+	// promise is the largest permitted fraction of kube-apiserver's value; 0: none.
 	promise float64
 
-	unrelated bool // the fraction says nothing
-	// measured reports whether a server did what the figure is of; nil: the works.
+	unrelated bool // a fraction of the two values is meaningless
+	// measured reports whether the figure was measured on a server; nil: the figure is measured together with the
+	// works.
 	measured func(*Results) bool
 }
 
-// known reports whether a server was measured.
+// known reports whether the figure was measured on a server.
 func (f figure) known(r *Results) bool {
 	if r == nil || f.measured == nil {
 		return r != nil && len(r.Work) > 0
@@ -221,13 +225,20 @@ func memoryFigures() []figure {
 	return []figure{
 		{name: "resident, idle", value: func(r *Results) float64 { return float64(r.IdleMemory) }, format: mebibytes,
 			limit: idleLimit, promise: 1.0 / 2},
-		{name: "resident, 10,000 objects created", value: func(r *Results) float64 { return float64(r.CreatedMemory) }, format: mebibytes,
+		{name: "resident, 10,000 objects created", value: func(r *Results) float64 {
+			return float64(r.CreatedMemory)
+		}, format: mebibytes,
 			promise: 1.0 / 2},
-		{name: "resident, after the reads", value: func(r *Results) float64 { return float64(r.LoadedMemory) }, format: mebibytes,
+		{name: "resident, after the reads", value: func(r *Results) float64 {
+			return float64(r.LoadedMemory)
+		}, format: mebibytes,
 			limit: loadedLimit, promise: 1.0 / 2},
-		{name: "most ever resident", value: func(r *Results) float64 { return float64(r.PeakMemory) }, format: mebibytes, promise: 1.0 / 1.5},
-		{name: "from exec to ready, new data directory", value: func(r *Results) float64 { return float64(r.Ready) }, format: duration,
-			limit: float64(readyLimit), promise: 1.0 / 2},
+		{
+			name: "most ever resident", value: func(r *Results) float64 { return float64(r.PeakMemory) },
+			format: mebibytes, promise: 1.0 / 1.5,
+		},
+		{name: "from exec to ready, new data directory", value: func(r *Results) float64 { return float64(r.Ready) },
+			format: duration, limit: float64(readyLimit), promise: 1.0 / 2},
 	}
 }
 
@@ -245,7 +256,7 @@ func (r Report) figureCells(f figure) []string {
 	return cells
 }
 
-// promised describes the limits.
+// promised returns the limits of a figure as text.
 func (f figure) promised() (limits []string) {
 	if f.limit > 0 {
 		limits = append(limits, "≤ "+f.format(f.limit))
@@ -259,7 +270,7 @@ func (f figure) promised() (limits []string) {
 	return limits
 }
 
-// figureFraction returns our value as a fraction of the peer's.
+// figureFraction returns our value as a fraction of kube-apiserver's.
 func (r Report) figureFraction(f figure) (fraction float64, measured bool) {
 	if !f.known(r.Peer) || !f.known(r.Ours) || f.value(r.Peer) <= 0 || f.value(r.Ours) <= 0 {
 		return 0, false
@@ -267,7 +278,7 @@ func (r Report) figureFraction(f figure) (fraction float64, measured bool) {
 	return f.value(r.Ours) / f.value(r.Peer), true
 }
 
-// part writes a fraction as 1/n, with n to one decimal unless it is whole, and a larger number as a multiple.
+// part formats a fraction as 1/n, with one decimal unless n is an integer, and a number greater than 1 as a multiple.
 func part(fraction float64) string {
 	if fraction > 0.99 {
 		return strings.TrimRight(strings.TrimRight(fmt.Sprintf("%.2f", fraction), "0"), ".")
@@ -275,7 +286,7 @@ func part(fraction float64) string {
 	return "1/" + strings.TrimSuffix(fmt.Sprintf("%.1f", 1/fraction), ".0")
 }
 
-// cost is short for what may be noise.
+// cost formats a duration that may be noise.
 func cost(d time.Duration) string {
 	if d <= 0 {
 		return "noise"
@@ -283,7 +294,7 @@ func cost(d time.Duration) string {
 	return short(d)
 }
 
-// short writes a duration with three digits that mean something.
+// short formats a duration with three significant digits.
 func short(d time.Duration) string {
 	switch {
 	case d >= time.Second:

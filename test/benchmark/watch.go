@@ -16,9 +16,10 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// measureWatch does the same updates without watchers and with them. What they cost more with them, divided by
-// events times watchers, is the price of one event to one watcher. It may come out negative: then it is too small to be
-// told from the noise of the two. Latencies are from sending an update until a watcher has read its event.
+// measureWatch executes the same updates without watchers and with them. The difference of the costs, divided by the
+// number of events and by the number of watchers, is the cost of one event for one watcher. It is negative if it is
+// smaller than the noise of the two measurements. A latency is the time from sending an update until a watcher has read
+// its event.
 func (s *subject) measureWatch(ctx context.Context, w work) (Measurement, error) {
 	alone, err := s.timed(func() error {
 		_, err := s.repeat(ctx, w, 0)
@@ -49,8 +50,8 @@ func (s *subject) measureWatch(ctx context.Context, w work) (Measurement, error)
 	}, nil
 }
 
-// repeated is the same work with the next indexes, and when each of its updates was sent, by revision: to be read when
-// the work is done.
+// repeated returns the same work with the next indexes, and a map to which it adds the time at which each update was
+// sent, by revision. The map must be read only after the work.
 func (w work) repeated() (work, map[int]time.Time) {
 	var mu sync.Mutex
 	sent := make(map[int]time.Time, w.count)
@@ -65,7 +66,7 @@ func (w work) repeated() (work, map[int]time.Time) {
 	return w, sent
 }
 
-// timed returns the CPU time that the server used meanwhile.
+// timed calls do and returns the CPU time that the server has used during the call.
 func (s *subject) timed(do func() error) (time.Duration, error) {
 	before, err := cpu(s.pids)
 	if err != nil {
@@ -78,7 +79,7 @@ func (s *subject) timed(do func() error) (time.Duration, error) {
 	return after - before, err
 }
 
-// watcher is one watch.
+// watcher is one watch request.
 type watcher struct {
 	client *client
 	body   io.ReadCloser
@@ -86,7 +87,7 @@ type watcher struct {
 	seen   []event
 }
 
-// event is when a watcher had read the event of an update.
+// event is the time at which a watcher has read the event of an update.
 type event struct {
 	revision int
 	at       time.Time
@@ -94,7 +95,7 @@ type event struct {
 
 type watchers []*watcher
 
-// openWatchers returns when the server has accepted all of them.
+// openWatchers opens the watchers of a work, and returns when the server has accepted all of them.
 func (s *subject) openWatchers(ctx context.Context, w work) (watchers, error) {
 	var list meta.PartialObjectMetadataList
 	if err := s.client.get(ctx, configMaps+"?limit=1", &list); err != nil {
@@ -116,7 +117,8 @@ func (s *subject) openWatchers(ctx context.Context, w work) (watchers, error) {
 	return all, nil
 }
 
-// watcherClient is that of the last watcher while others may share its connection, otherwise a new one.
+// watcherClient returns the client of the last watcher if share permits another watcher on its connection, otherwise a
+// new client.
 func (s *subject) watcherClient(all watchers, share int) (*client, error) {
 	if share > 0 && len(all)%share != 0 {
 		return all[len(all)-1].client, nil
@@ -124,7 +126,7 @@ func (s *subject) watcherClient(all watchers, share int) (*client, error) {
 	return newClient(s.admin)
 }
 
-// start lets all watchers read. The returned function waits until each has seen that many events.
+// start makes all watchers read. The returned function waits until each has read the given number of events.
 func (all watchers) start(events int) (wait func() error) {
 	errs := make([]error, len(all))
 	var group sync.WaitGroup
@@ -137,7 +139,7 @@ func (all watchers) start(events int) (wait func() error) {
 	}
 }
 
-// read reads as many events, which end with lines.
+// read reads the given number of events. Each ends with a newline.
 func (w *watcher) read(events int) error {
 	defer w.client.close()
 	defer w.body.Close()
@@ -154,7 +156,7 @@ func (w *watcher) read(events int) error {
 	return nil
 }
 
-// revisionOf finds which state of a configmap an update or event is about.
+// revisionOf returns the state of a configmap (see configMap) that an encoded update or event contains.
 func revisionOf(encoded []byte) int {
 	_, after, _ := bytes.Cut(encoded, []byte(`"revision":"`))
 	digits, _, _ := bytes.Cut(after, []byte(`"`))
@@ -162,7 +164,7 @@ func revisionOf(encoded []byte) int {
 	return revision
 }
 
-// latencies are how long each event took to each watcher, sorted.
+// latencies returns the sorted latencies of all events for all watchers.
 func (all watchers) latencies(sent map[int]time.Time) []time.Duration {
 	var latencies []time.Duration
 	for _, w := range all {

@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	objects   = 5000 // of each kind
+	objects   = 5000 // number of objects of each kind
 	namespace = "benchmark"
 
-	manyObjects   = 50000 // small ones, for selectors
+	manyObjects   = 50000 // small objects, for selectors
 	manyNamespace = "many"
 
 	asJSON     = "application/json"
@@ -24,31 +24,33 @@ const (
 	many       = "/api/v1/namespaces/" + manyNamespace + "/configmaps"
 )
 
-// request is one HTTP request as plain data.
+// request is an HTTP request.
 type request struct {
 	method      string
-	path        string // with query
+	path        string // path with the query
 	accept      string
 	contentType string
 	body        []byte
 }
 
-// work is one row of the table: a sequence of requests, all alike.
+// work is one row of the table: a sequence of requests of the same kind.
 type work struct {
 	name     string
-	promise  float64             // largest fraction of the peer's CPU; 0: none
-	token    bool                // the client has an OpenID token instead of a certificate
-	base     string              // the row that increase refers to
-	increase float64             // largest increase of our CPU over that of the base; 0: none
-	parallel int                 // requests at a time
-	watchers int                 // that see the effect of each request; what is measured is then the cost of one event to one of them
-	count    int                 // number of requests; 0: as many as fit into the measuring time
-	rate     int                 // requests per second at most; 0: as many as there can be
-	share    int                 // watchers to a connection, as those of one process have; 0: each has its own
-	request  func(i int) request // pure; i counts from 0
+	promise  float64 // largest permitted fraction of kube-apiserver's CPU time; 0: none
+	token    bool    // the client has an OpenID Connect token instead of a certificate
+	base     string  // name of the row that increase refers to
+	increase float64 // largest permitted increase of our CPU time over the base; 0: none
+	parallel int     // number of concurrent requests
+	// watchers is the number of watchers of each request's effect. If it is not 0, the row is the cost of one event for
+	// one watcher.
+	watchers int
+	count    int                 // number of requests; 0: as many as can be sent in measuringTime
+	rate     int                 // maximum number of requests per second; 0: no limit
+	share    int                 // number of watchers per connection, as in one process; 0: each has its own connection
+	request  func(i int) request // returns request i, which begins at 0; must be a pure function
 }
 
-// creations store the objects that the reads read.
+// creations returns the works that store the objects which reads return.
 func creations() []work {
 	return []work{
 		{name: "create a configmap", promise: 1.0 / 1.8, parallel: 16, count: objects, request: createConfigMap},
@@ -61,7 +63,10 @@ func reads() []work {
 		{name: "LIST 5,000 pods, JSON", promise: 1.0 / 7, parallel: 1, request: read(pods, asJSON)},
 		{name: "LIST 5,000 pods, protobuf", promise: 1.0 / 4.5, parallel: 1, request: read(pods, asProtobuf)},
 		{name: "LIST limit=500, JSON", promise: 1.0 / 5, parallel: 1, request: read(pods+"?limit=500", asJSON)},
-		{name: "LIST with a label selector matching 1 %", promise: 1.0 / 5, parallel: 1, request: read(pods+"?labelSelector=shard%3D7", asJSON)},
+		{
+			name: "LIST with a label selector matching 1 %", promise: 1.0 / 5, parallel: 1,
+			request: read(pods+"?labelSelector=shard%3D7", asJSON),
+		},
 		{name: "LIST 5,000 pods, Table", promise: 1, parallel: 1, request: read(pods, asTable)},
 		{name: "LIST 5,000 pods, metadata only", promise: 1.0 / 4, parallel: 1, request: read(pods, asMetadata)},
 		{name: "GET a pod", promise: 1.0 / 4, parallel: 16, request: getPod},
@@ -77,8 +82,8 @@ func writes() []work {
 	}
 }
 
-// watches deliver events of updates at growing rates: to watchers that have a connection each, as kubelets, and to
-// watchers that share one, as the controllers of one process.
+// watches returns the works that deliver events of updates at growing rates: to watchers with separate connections,
+// like kubelets, and to watchers that share a connection, like the controllers of one process.
 func watches() []work {
 	const watchers = 50
 	all := []work{
@@ -100,17 +105,18 @@ func watches() []work {
 			w.parallel = 4
 		}
 	}
-	return append(all, work{name: "watch event to one of 1,000 watches on 20 connections", parallel: 1, count: 100, watchers: 1000, share: 50,
-		request: from(2*len(all)*objects, updateConfigMap)})
+	return append(all,
+		work{name: "watch event to one of 1,000 watches on 20 connections", parallel: 1, count: 100,
+			watchers: 1000, share: 50, request: from(2*len(all)*objects, updateConfigMap)})
 }
 
-// watchMean returns the row with the mean of all rows of watches. Each of these rows is a small difference of two large costs,
-// and varies too much between runs to be promised alone.
+// watchMean returns the row with the mean of all rows of watches. A promise for each of these rows would be unreliable,
+// because each is a small difference between two large costs and varies between runs.
 func watchMean() work {
 	return work{name: "watch event, mean of all rows of watches", promise: 1.1, parallel: 1}
 }
 
-// addWatchMean adds the row of watchMean, if all rows of watches were measured.
+// addWatchMean adds the row of watchMean if all rows of watches were measured.
 func (r *Results) addWatchMean() {
 	var mean Measurement
 	all := watches()
@@ -129,7 +135,7 @@ func (r *Results) addWatchMean() {
 	r.Work[watchMean().name] = mean
 }
 
-// from skips indexes that were used already: an update that changes nothing is no event.
+// from returns requests that skip the indexes before first, because an update that changes nothing causes no event.
 func from(first int, original func(int) request) func(int) request {
 	return func(i int) request { return original(first + i) }
 }
@@ -138,21 +144,35 @@ func deletions() []work {
 	return []work{{name: "delete a configmap", promise: 1.0 / 3.5, parallel: 16, count: objects, request: deleteConfigMap}}
 }
 
-// crowds fill a namespace with many small objects; selections look for few of them.
+// crowds returns the works that fill a namespace with many small objects. The works of selections select a few of these
+// objects.
 func crowds() []work {
-	return []work{{name: "create a small configmap", promise: 1.0 / 1.8, parallel: 16, count: manyObjects, request: createSmall}}
+	return []work{{
+		name: "create a small configmap", promise: 1.0 / 1.8, parallel: 16, count: manyObjects, request: createSmall,
+	}}
 }
 
 func selections() []work {
 	return []work{
-		{name: "LIST 50,000, a label selector matching 1 %", promise: 1.0 / 4, parallel: 1, request: read(many+"?labelSelector=shard%3D7", asJSON)},
-		{name: "LIST 50,000, a set selector matching nothing", promise: 1.0 / 3.5, parallel: 1, request: read(many+"?labelSelector=shard+in+(x,y),app", asJSON)},
-		{name: "LIST 50,000, a field selector matching one", promise: 1.0 / 2.5, parallel: 1, request: read(many+"?fieldSelector=metadata.name%3Dsmall-07777", asJSON)},
+		{
+			name: "LIST 50,000, a label selector matching 1 %", promise: 1.0 / 4, parallel: 1,
+			request: read(many+"?labelSelector=shard%3D7", asJSON),
+		},
+		{
+			name: "LIST 50,000, a set selector matching nothing", promise: 1.0 / 3.5, parallel: 1,
+			request: read(many+"?labelSelector=shard+in+(x,y),app", asJSON),
+		},
+		{
+			name: "LIST 50,000, a field selector matching one", promise: 1.0 / 2.5, parallel: 1,
+			request: read(many+"?fieldSelector=metadata.name%3Dsmall-07777", asJSON),
+		},
 	}
 }
 
 func createSmall(i int) request {
-	return request{http.MethodPost, many, asProtobuf, asProtobuf, toProtobuf(small(fmt.Sprintf("small-%05d", i), i%shards))}
+	return request{
+		http.MethodPost, many, asProtobuf, asProtobuf, toProtobuf(small(fmt.Sprintf("small-%05d", i), i%shards)),
+	}
 }
 
 func createConfigMap(i int) request {
@@ -182,25 +202,28 @@ func getPod(i int) request {
 
 func mergePatch(i int) request {
 	body := fmt.Appendf(nil, `{"data":{"revision":"patch-%d"}}`, i)
-	return request{http.MethodPatch, configMaps + "/" + configMapName(spread(i)), asJSON, "application/merge-patch+json", body}
+	return request{
+		http.MethodPatch, configMaps + "/" + configMapName(spread(i)), asJSON, "application/merge-patch+json", body,
+	}
 }
 
 func apply(i int) request {
 	name := configMapName(spread(i))
-	body := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"applied":"%d"}}`, name, i)
+	body := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"applied":"%d"}}`,
+		name, i)
 	path := configMaps + "/" + name + "?fieldManager=benchmark"
 	return request{http.MethodPatch, path, asJSON, "application/apply-patch+yaml", body}
 }
 
-// spread visits all objects in an order that is not that of their names, so that neighbours in time are not
-// neighbours in storage, and that two requests at a time never concern the same object.
+// spread visits all objects in an order that differs from the order of their names, so that successive requests do not
+// concern neighbours in storage, and concurrent requests never concern the same object.
 func spread(i int) int { return i * 1999 % objects }
 
 func configMapName(i int) string { return fmt.Sprintf("configmap-%05d", i%objects) }
 
 func podName(i int) string { return fmt.Sprintf("checkout-6d4cf56db6-%05d", i%objects) }
 
-// inNamespace moves a request to another namespace: warm-up must not touch what is measured.
+// inNamespace returns the request for another namespace. The warm-up must not change objects that are measured.
 func (r request) inNamespace(other string) request {
 	r.path = strings.Replace(r.path, "/namespaces/"+namespace+"/", "/namespaces/"+other+"/", 1)
 	return r

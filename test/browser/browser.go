@@ -23,7 +23,7 @@ import (
 // replyTimeout limits the time until the browser replies.
 const replyTimeout = time.Minute
 
-// Tab is a page in a browser of its own.
+// Tab is a page in a browser. Each Tab has its own browser process.
 type Tab struct {
 	t       *testing.T
 	in      *os.File
@@ -41,7 +41,8 @@ type reply struct {
 	} `json:"error"`
 }
 
-// Open starts Chromium with an empty page, and skips the test if it is not installed. The test's cleanup ends it.
+// Open starts Chromium with an empty page, and stops it at the end of the test. It skips the test if Chromium is not
+// installed.
 func Open(t *testing.T) *Tab {
 	t.Helper()
 	executable := ""
@@ -64,7 +65,8 @@ func Open(t *testing.T) *Tab {
 	return tab
 }
 
-// start starts the browser. It reads commands from file descriptor 3 and writes replies to 4, each ended by a zero byte.
+// start starts the browser. It reads commands from file descriptor 3 and writes replies to 4, each ended by a zero
+// byte.
 func (tab *Tab) start(executable string) {
 	t := tab.t
 	t.Helper()
@@ -72,8 +74,10 @@ func (tab *Tab) start(executable string) {
 	check(t, err)
 	repliesOut, repliesIn, err := os.Pipe()
 	check(t, err)
-	command := exec.Command(executable, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-		"--no-first-run", "--disable-background-networking", "--no-proxy-server", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir())
+	command := exec.Command(executable, "--headless=new", "--no-sandbox", "--disable-gpu",
+		"--disable-dev-shm-usage", "--hide-scrollbars",
+		"--no-first-run", "--disable-background-networking", "--no-proxy-server", "--remote-debugging-pipe",
+		"--user-data-dir="+t.TempDir())
 	command.ExtraFiles = []*os.File{commandsOut, repliesIn}
 	check(t, command.Start())
 	check(t, commandsOut.Close())
@@ -94,7 +98,7 @@ func (tab *Tab) start(executable string) {
 	})
 }
 
-// receive passes replies on until the browser ends. Events are dropped.
+// receive passes replies to the callers until the browser ends. It drops events.
 func (tab *Tab) receive(in *bufio.Reader) {
 	for {
 		content, err := in.ReadBytes(0)
@@ -172,7 +176,8 @@ func (tab *Tab) Show(screen Screen, url string) {
 	tab.Wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 }
 
-// Evaluate evaluates an expression of JavaScript, and decodes its value. A promise is awaited.
+// Evaluate evaluates an expression of JavaScript and decodes its value. If the value is a promise, it waits for the
+// result.
 func (tab *Tab) Evaluate(expression string, result any) {
 	t := tab.t
 	t.Helper()
@@ -190,7 +195,7 @@ func (tab *Tab) Evaluate(expression string, result any) {
 	check(t, json.Unmarshal(r.Result.Value, result))
 }
 
-// Wait waits until an expression is true.
+// Wait evaluates an expression until it is true.
 func (tab *Tab) Wait(expression string) {
 	tab.t.Helper()
 	poll := fmt.Sprintf(`new Promise((resolve) => {
@@ -204,7 +209,7 @@ func (tab *Tab) Wait(expression string) {
 	}
 }
 
-// Screenshot returns the visible part of the page as a PNG of at most 256 colours, which is a quarter as large.
+// Screenshot returns the visible part of the page as a PNG of at most 256 colours, which is a quarter of the size.
 func (tab *Tab) Screenshot() []byte {
 	tab.t.Helper()
 	var shot struct{ Data string }

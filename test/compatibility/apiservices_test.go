@@ -19,7 +19,8 @@ const (
 	customAPIService = "v1.example.com"
 )
 
-// The server that starts second finds the APIServices up to date: it adds, changes and removes none.
+// TestAPIServicesAreAlike checks that the server that starts second finds the APIServices up to date: it adds, changes
+// and removes none.
 func TestAPIServicesAreAlike(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	starts := map[string]func(context.Context, upstream.Options) (*upstream.APIServer, error){
@@ -44,7 +45,9 @@ func TestAPIServicesAreAlike(t *testing.T) {
 			t.Cleanup(func() { client.Close() })
 			// after returns the stored APIServices when a server has done something that follows its start-up.
 			after := func(name string, something func(*server)) map[string]int64 {
-				options := upstream.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: []string{"--runtime-config=api/all=true"}}
+				options := upstream.Options{
+					Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: []string{"--runtime-config=api/all=true"},
+				}
 				process, err := starts[name](t.Context(), options)
 				if err != nil {
 					t.Fatal(err)
@@ -74,11 +77,13 @@ func TestAPIServicesAreAlike(t *testing.T) {
 	}
 }
 
-// awaitAPIService waits until the APIService of the custom resource is served (200) or not (404).
+// awaitAPIService waits until the custom resource is served (200) or not served (404).
 func (s *server) awaitAPIService(t *testing.T, want int) {
 	t.Helper()
 	var last int
-	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(
+		ctx context.Context,
+	) (bool, error) {
 		last, _, _ = s.call(ctx, http.MethodGet, apiServices+"/"+customAPIService, "", nil)
 		return last == want, nil
 	})
@@ -101,7 +106,8 @@ func revisions(t *testing.T, client *clientv3.Client) map[string]int64 {
 	return found
 }
 
-// Both servers reconcile the APIService of a custom resource at the same time without conflicting writes.
+// TestAPIServicesOfOneEtcd checks that both servers reconcile the APIService of a custom resource at the same time
+// without conflicting writes.
 func TestAPIServicesOfOneEtcd(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	both := startServers(t)
@@ -114,7 +120,7 @@ func TestAPIServicesOfOneEtcd(t *testing.T) {
 	}
 	mustEqual(t, "the revisions of built-in APIServices", builtin, revisions(t, both.etcd))
 
-	// The test makes the last write, so that all earlier ones have been observed when it is.
+	// The test makes the last write. When that has been observed, all earlier writes have been observed as well.
 	const last = apiServiceKeys + "last"
 	response, err := both.etcd.Put(t.Context(), last, "{}")
 	if err != nil {
@@ -130,21 +136,24 @@ func TestAPIServicesOfOneEtcd(t *testing.T) {
 		}
 	}
 	const custom = apiServiceKeys + customAPIService
-	// Four times: created, edited, edit undone, deleted, created again, deleted. Each of the two servers that observes the
-	// deletion of the definition after that of the APIService creates and deletes it again.
+	// Six changes: created, edited, edit reverted, deleted, created again, deleted. A server that observes the deletion
+	// of the definition after the deletion of the APIService creates the APIService and deletes it again.
 	if rounds := 4; counts[custom] < 6*rounds || counts[custom] > 10*rounds {
 		t.Errorf("%d writes of the custom APIService, want 24 to 40", counts[custom])
 	}
 }
 
-// keepAPIService defines a custom resource through one server and changes its APIService through the other.
+// keepAPIService creates the definition of a custom resource through one server, and changes its APIService through the
+// other.
 func (both *servers) keepAPIService(t *testing.T, writer, other *server) {
 	t.Helper()
 	const path = apiServices + "/" + customAPIService
 	await := func(what string, holds func(status int, service object) bool) {
 		t.Helper()
 		for _, s := range []*server{both.kubernetes, both.quorate} {
-			err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(ctx context.Context) (bool, error) {
+			err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(
+				ctx context.Context,
+			) (bool, error) {
 				status, answer, err := s.call(ctx, http.MethodGet, path, "", nil)
 				return err == nil && holds(status, answer), nil
 			})

@@ -10,7 +10,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// authFiles are files that flags of authentication and authorization name.
+// authFiles are the files that flags of authentication and authorization refer to.
 var authFiles = map[string]string{
 	"unknown": `{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthenticationConfiguration","jwts":[]}`,
 	"anonymous": `{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthenticationConfiguration",` +
@@ -35,23 +35,30 @@ var authFiles = map[string]string{
 {"server":"https://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`,
 }
 
-// authErrors are flags with which neither server starts. FILE: is followed by one of authFiles.
+// authErrors are flags with which neither server starts. FILE: precedes the name of one of authFiles.
 var authErrors = map[string][]string{
-	"a claim without an issuer":      {"--oidc-username-claim=sub"},
-	"an unknown field":               {"--authentication-config=FILE:unknown"},
-	"an invalid issuer":              {"--authentication-config=FILE:issuer"},
-	"this server's issuer":           {"--authentication-config=FILE:own-issuer"},
-	"an egress selector":             {"--authentication-config=FILE:egress"},
-	"a file and an issuer":           {"--authentication-config=FILE:anonymous", "--oidc-client-id=a"},
-	"a file and anonymous requests":  {"--authentication-config=FILE:anonymous", "--anonymous-auth=true"},
-	"a version of the token webhook": {"--authentication-token-webhook-config-file=FILE:kubeconfig", "--authentication-token-webhook-version=v2"},
-	"an unknown mode":                {"--authorization-mode=Perhaps"},
-	"ABAC without a policy":          {"--authorization-mode=ABAC"},
-	"a broken policy":                {"--authorization-mode=ABAC", "--authorization-policy-file=FILE:policy"},
-	"Webhook without a webhook":      {"--authorization-mode=Webhook,RBAC"},
-	"a version of the webhook":       {"--authorization-mode=Webhook", "--authorization-webhook-config-file=FILE:kubeconfig", "--authorization-webhook-version=v2"},
-	"a file and a mode":              {"--authorization-config=FILE:names", "--authorization-mode=RBAC"},
-	"a file and a webhook's cache":   {"--authorization-config=FILE:names", "--authorization-webhook-cache-authorized-ttl=5m"},
+	"a claim without an issuer":     {"--oidc-username-claim=sub"},
+	"an unknown field":              {"--authentication-config=FILE:unknown"},
+	"an invalid issuer":             {"--authentication-config=FILE:issuer"},
+	"this server's issuer":          {"--authentication-config=FILE:own-issuer"},
+	"an egress selector":            {"--authentication-config=FILE:egress"},
+	"a file and an issuer":          {"--authentication-config=FILE:anonymous", "--oidc-client-id=a"},
+	"a file and anonymous requests": {"--authentication-config=FILE:anonymous", "--anonymous-auth=true"},
+	"a version of the token webhook": {
+		"--authentication-token-webhook-config-file=FILE:kubeconfig", "--authentication-token-webhook-version=v2",
+	},
+	"an unknown mode":           {"--authorization-mode=Perhaps"},
+	"ABAC without a policy":     {"--authorization-mode=ABAC"},
+	"a broken policy":           {"--authorization-mode=ABAC", "--authorization-policy-file=FILE:policy"},
+	"Webhook without a webhook": {"--authorization-mode=Webhook,RBAC"},
+	"a version of the webhook": {
+		"--authorization-mode=Webhook", "--authorization-webhook-config-file=FILE:kubeconfig",
+		"--authorization-webhook-version=v2",
+	},
+	"a file and a mode": {"--authorization-config=FILE:names", "--authorization-mode=RBAC"},
+	"a file and a webhook's cache": {
+		"--authorization-config=FILE:names", "--authorization-webhook-cache-authorized-ttl=5m",
+	},
 	"invalid modes":                  {"--authorization-config=FILE:modes"},
 	"a mode of another name":         {"--authorization-config=FILE:names"},
 	"a webhook without a kubeconfig": {"--authorization-config=FILE:no-kubeconfig"},
@@ -65,7 +72,8 @@ var authErrors = map[string][]string{
 	},
 }
 
-// TestAuthErrorsAreAlike: both servers reject the configuration of authentication and authorization with the same text.
+// TestAuthErrorsAreAlike checks that both servers reject the configuration of authentication and authorization with the
+// same error.
 func TestAuthErrorsAreAlike(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	kubernetes, err := upstream.Binary(t.Context(), "kube-apiserver")
@@ -94,7 +102,8 @@ func TestAuthErrorsAreAlike(t *testing.T) {
 			for _, flag := range flags {
 				arguments = append(arguments, strings.ReplaceAll(flag, "FILE:", directory+"/"))
 			}
-			theirs, ours := authComplaint(t, kubernetes, arguments...), authComplaint(t, quorate, append([]string{"apiserver"}, arguments...)...)
+			theirs, ours := authComplaint(t, kubernetes, arguments...), authComplaint(t, quorate,
+				append([]string{"apiserver"}, arguments...)...)
 			if theirs != ours {
 				t.Errorf("%v\nkube-apiserver: %s\nours:           %s", flags, theirs, ours)
 			}
@@ -102,8 +111,8 @@ func TestAuthErrorsAreAlike(t *testing.T) {
 	}
 }
 
-// authComplaint returns the error with which a server does not start. kube-apiserver's log quotes it, or indents it if
-// it has several lines.
+// authComplaint returns the error with which a server exits. kube-apiserver's log quotes the error, or indents it if it
+// has several lines.
 func authComplaint(t *testing.T, binary string, arguments ...string) string {
 	t.Helper()
 	text := strings.TrimSpace(complaint(t, binary, arguments...))

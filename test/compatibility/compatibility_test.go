@@ -17,7 +17,8 @@ import (
 func TestOneEtcd(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	both := startServers(t)
-	both.kubernetes.create(t, "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)
+	both.kubernetes.create(t, "/api/v1/namespaces",
+		`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)
 	all := append(kinds(),
 		both.define(t, both.kubernetes, "widgets", "Widget"),
 		both.define(t, both.quorate, "gadgets", "Gadget"),
@@ -31,7 +32,8 @@ func TestOneEtcd(t *testing.T) {
 	}
 }
 
-// define creates a CustomResourceDefinition through one server. Both must serve it then, with equal objects.
+// define creates a CustomResourceDefinition through one server, and checks that both servers then serve it with equal
+// objects.
 func (both *servers) define(t *testing.T, writer *server, plural, kindName string) kind {
 	t.Helper()
 	writer.create(t, definitions, definition(plural, kindName))
@@ -41,7 +43,7 @@ func (both *servers) define(t *testing.T, writer *server, plural, kindName strin
 	path := definitions + "/" + plural + ".example.com"
 	var difference string
 	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(context.Context) (bool, error) {
-		// Either server may still write conditions, so two reads may return different states.
+		// Either server may still write conditions, so that two reads may return different states.
 		difference = cmp.Diff(both.kubernetes.get(t, path), both.quorate.get(t, path))
 		return difference == "", nil
 	})
@@ -51,7 +53,7 @@ func (both *servers) define(t *testing.T, writer *server, plural, kindName strin
 	return k
 }
 
-// life creates an object through one server, and changes and deletes it through the other, with watches on both.
+// life creates an object through one server, and changes and deletes it through the other, while both are watched.
 func life(t *testing.T, k kind, writer, other *server) {
 	t.Helper()
 	name := "written-by-" + writer.name
@@ -72,10 +74,11 @@ func life(t *testing.T, k kind, writer, other *server) {
 
 	seen := untilDeleted(next)
 	mustEqual(t, "what both watches show", untilDeleted(nextOfWriter), seen)
-	mustEqual(t, "the first events", []event{{"ADDED", created}, {"MODIFIED", patched}, {"MODIFIED", again}}, seen[:min(3, len(seen))])
+	mustEqual(t, "the first events", []event{{"ADDED", created}, {"MODIFIED", patched}, {"MODIFIED", again}},
+		seen[:min(3, len(seen))])
 }
 
-// untilDeleted reads events up to the deletion; a pod's is announced by a modification.
+// untilDeleted reads events until the deletion. The deletion of a pod begins with a modification.
 func untilDeleted(next func() event) (seen []event) {
 	for {
 		e := next()
@@ -95,7 +98,7 @@ func mustEqual[T any](t *testing.T, what string, want, got T) {
 
 func metadata(o object) map[string]any { return o["metadata"].(map[string]any) }
 
-// storeTheSame creates an object through one server, then through the other, and compares the values in etcd.
+// storeTheSame creates an object through one server and then through the other, and compares the values in etcd.
 func (both *servers) storeTheSame(t *testing.T, k kind) {
 	t.Helper()
 	const name = "same"
@@ -117,8 +120,8 @@ func (both *servers) storeTheSame(t *testing.T, k kind) {
 	}
 }
 
-// neutral replaces the UID and the times of creation, which differ, by constants of the same length. It decodes nothing,
-// so the order and encoding of fields are compared too.
+// neutral replaces the UID and the times of creation, which differ, by constants of the same length. It does not decode
+// the value, so that the order and the encoding of fields are also compared.
 func neutral(t *testing.T, stored []byte, created object) []byte {
 	t.Helper()
 	uid := metadata(created)["uid"].(string)
@@ -135,7 +138,7 @@ func neutral(t *testing.T, stored []byte, created object) []byte {
 	return stored
 }
 
-// times matches times that a server sets.
+// times matches the times that a server sets.
 func times(created object) []string {
 	all := []string{metadata(created)["creationTimestamp"].(string)}
 	managers, _ := metadata(created)["managedFields"].([]any)

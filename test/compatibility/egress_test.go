@@ -23,15 +23,15 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// The networks of EgressSelectorConfiguration.
+// Names of the networks in an EgressSelectorConfiguration.
 const (
 	controlPlane = "controlplane"
 	cluster      = "cluster"
 	storage      = "etcd"
 )
 
-// throughProxies has the addresses that each server must reach through the proxy of each network. The names do not
-// resolve and the addresses are not routed, so that connections around the proxies fail.
+// throughProxies are the addresses that each server must reach through the proxy of each network. The names do not
+// resolve and the addresses are not routed, so that connections without the proxies would fail.
 var throughProxies = map[string][]string{
 	storage: {"etcd.invalid:2379"},
 	controlPlane: {
@@ -65,7 +65,8 @@ func TestEgress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := newEgress(t, strings.TrimPrefix(etcd.Endpoint, "http://"))
 			process, err := start(t.Context(), upstream.Options{
-				Directory: t.TempDir(), PKI: pki, Etcd: "http://etcd.invalid:2379", Arguments: append(e.flags(t), "--etcd-prefix=/"+name),
+				Directory: t.TempDir(), PKI: pki, Etcd: "http://etcd.invalid:2379",
+				Arguments: append(e.flags(t), "--etcd-prefix=/"+name),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -83,12 +84,12 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// egress has the proxies of one server and the backend of all connections but etcd's.
+// egress contains the proxies of one server, and the backend of all connections except those to etcd.
 type egress struct {
 	proxies   map[string]*egresstest.Proxy
 	directory string
 	authority *upstream.Authority
-	address   string // of the proxy that serves TCP
+	address   string // address of the TCP proxy
 }
 
 func newEgress(t *testing.T, etcd string) *egress {
@@ -98,7 +99,8 @@ func newEgress(t *testing.T, etcd string) *egress {
 	if e.authority, err = upstream.NewAuthority("egress"); err != nil {
 		t.Fatal(err)
 	}
-	certificate, key, err := e.authority.Server("proxy.example", "audit.invalid", "authorization.invalid", "issuer.invalid",
+	certificate, key, err := e.authority.Server("proxy.example", "audit.invalid",
+		"authorization.invalid", "issuer.invalid",
 		"review.invalid", "tokens.invalid", "review.default.svc", "convert.default.svc")
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +155,7 @@ func (e *egress) write(t *testing.T, name, content string) string {
 	return file
 }
 
-// flags configure the proxies and webhooks by URL.
+// flags returns the flags that configure the proxies, and webhooks by URL.
 func (e *egress) flags(t *testing.T) []string {
 	t.Helper()
 	authority := e.write(t, "ca.crt", string(e.authority.PEM()))
@@ -167,7 +169,8 @@ func (e *egress) flags(t *testing.T) []string {
 	}
 	kubeconfig := func(host string) string {
 		return e.write(t, host, fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c",
-"cluster":{"server":"https://%s","certificate-authority":%q}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`, host, authority))
+"cluster":{"server":"https://%s","certificate-authority":%q}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`,
+			host, authority))
 	}
 	issuer, err := json.Marshal(map[string]any{
 		"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
@@ -192,16 +195,17 @@ egressSelections:
 - {name: controlplane, connection: {proxyProtocol: HTTPConnect, transport: {tcp: {url: "https://%s",
    tlsConfig: {caBundle: %s, clientCert: %s, clientKey: %s, tlsServerName: proxy.example}}}}}
 `, e.socket(storage), e.socket(cluster), e.address, authority, certificateFile, keyFile)),
-		"--audit-policy-file=" + e.write(t, "policy", `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{"level":"Metadata"}]}`),
+		"--audit-policy-file=" +
+			e.write(t, "policy", `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{"level":"Metadata"}]}`),
 		"--audit-webhook-config-file=" + kubeconfig("audit.invalid"), "--audit-webhook-mode=blocking",
-		"--authentication-token-webhook-config-file=" + kubeconfig("tokens.invalid"), "--authentication-token-webhook-version=v1",
-		"--authentication-config=" + e.write(t, "issuer", string(issuer)),
+		"--authentication-token-webhook-config-file=" + kubeconfig("tokens.invalid"),
+		"--authentication-token-webhook-version=v1", "--authentication-config=" + e.write(t, "issuer", string(issuer)),
 		"--authorization-mode=RBAC,Webhook", "--authorization-webhook-version=v1",
 		"--authorization-webhook-config-file=" + kubeconfig("authorization.invalid"),
 	}
 }
 
-// respond is every server behind the proxies: it allows what is reviewed.
+// respond serves every backend behind the proxies. It allows every review.
 func respond(w http.ResponseWriter, r *http.Request) {
 	var review map[string]any
 	body, _ := io.ReadAll(r.Body)
@@ -242,7 +246,8 @@ func (e *egress) use(t *testing.T, s *server) {
 	const aggregated = "/apis/extension.example.com/v1/things"
 	s.create(t, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", `{"metadata":{"name":"extension","labels":
 		{"kubernetes.io/service-name":"extension"}},"addressType":"IPv4","endpoints":[{"addresses":["192.0.2.2"]}],"ports":[{"name":"","port":443}]}`)
-	s.create(t, "/apis/apiregistration.k8s.io/v1/apiservices", `{"metadata":{"name":"v1.extension.example.com"},"spec":{"group":
+	s.create(t, "/apis/apiregistration.k8s.io/v1/apiservices",
+		`{"metadata":{"name":"v1.extension.example.com"},"spec":{"group":
 		"extension.example.com","version":"v1","groupPriorityMinimum":1,"versionPriority":1,"insecureSkipTLSVerify":true,
 		"service":{"namespace":"default","name":"extension"}}}`)
 	s.awaitServed(t, aggregated)
@@ -254,7 +259,7 @@ func (e *egress) use(t *testing.T, s *server) {
 	}
 }
 
-// mustBeAllowed sends a request that only the webhooks authenticate and authorize.
+// mustBeAllowed sends a request that only the webhooks can authenticate and authorize.
 func (e *egress) mustBeAllowed(t *testing.T, s *server, header, value string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.host+"/api/v1/secrets", nil)
@@ -277,21 +282,26 @@ func (e *egress) mustBeAllowed(t *testing.T, s *server, header, value string) {
 	}
 }
 
-// useNodes connects to a kubelet and a pod.
+// useNodes makes a server connect to a kubelet and to a pod.
 func (e *egress) useNodes(t *testing.T, s *server) {
 	t.Helper()
-	s.create(t, "/api/v1/nodes", `{"metadata":{"name":"node"},"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.3"}],
+	s.create(t, "/api/v1/nodes",
+		`{"metadata":{"name":"node"},"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.3"}],
 		"daemonEndpoints":{"kubeletEndpoint":{"Port":10250}}}}`)
-	s.create(t, "/api/v1/namespaces/default/pods", `{"metadata":{"name":"pod"},"spec":{"nodeName":"node","containers":[{"name":"c","image":"i"}]}}`)
-	s.patch(t, "/api/v1/namespaces/default/pods/pod/status", `{"status":{"podIPs":[{"ip":"192.0.2.1"}],"podIP":"192.0.2.1"}}`)
-	for _, path := range []string{"/api/v1/nodes/node/proxy/of-kubelet", "/api/v1/namespaces/default/pods/pod/proxy/of-pod"} {
+	s.create(t, "/api/v1/namespaces/default/pods",
+		`{"metadata":{"name":"pod"},"spec":{"nodeName":"node","containers":[{"name":"c","image":"i"}]}}`)
+	s.patch(t, "/api/v1/namespaces/default/pods/pod/status",
+		`{"status":{"podIPs":[{"ip":"192.0.2.1"}],"podIP":"192.0.2.1"}}`)
+	for _, path := range []string{
+		"/api/v1/nodes/node/proxy/of-kubelet", "/api/v1/namespaces/default/pods/pod/proxy/of-pod",
+	} {
 		if got := s.get(t, path); got["path"] != path[strings.LastIndex(path, "/"):] {
 			t.Errorf("%s returned %v", path, got)
 		}
 	}
 }
 
-// useWebhooks calls webhooks of admission, by URL and by Service, and of conversion.
+// useWebhooks makes a server call admission webhooks, by URL and by Service, and a conversion webhook.
 func (e *egress) useWebhooks(t *testing.T, s *server, bundle string) {
 	t.Helper()
 	webhook := func(name, client string) string {
@@ -302,13 +312,14 @@ func (e *egress) useWebhooks(t *testing.T, s *server, bundle string) {
 	s.create(t, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", fmt.Sprintf(
 		`{"metadata":{"name":"review"},"webhooks":[%s,%s]}`, webhook("url", `"url":"https://review.invalid/"`),
 		webhook("service", `"service":{"namespace":"default","name":"review"}`)))
-	s.create(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", fmt.Sprintf(`{"metadata":{"name":"kinds.example.com"},"spec":{
+	s.create(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+		fmt.Sprintf(`{"metadata":{"name":"kinds.example.com"},"spec":{
 		"group":"example.com","scope":"Cluster","names":{"plural":"kinds","singular":"kind","kind":"Kind","listKind":"KindList"},
 		"conversion":{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"],"clientConfig":{"caBundle":%q,
 		"service":{"namespace":"default","name":"convert"}}}},"versions":[
 		{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}},
 		{"name":"v2","served":true,"storage":false,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`, bundle))
-	// The webhooks are called when the server has observed their configuration.
+	// A server calls the webhooks once it has observed their configuration.
 	left := maps.Clone(map[string]bool{"10.0.0.70:443": true, "review.invalid:443": true})
 	attempt := 0
 	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(context.Context) (bool, error) {

@@ -15,8 +15,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// encryptedAll is an EncryptionConfiguration with every provider and every kind of wildcard. Nothing is read that is
-// not encrypted.
+// encryptedAll is an EncryptionConfiguration with every provider and every kind of wildcard. The identity provider is
+// not in it, so that values that are not encrypted cannot be read.
 const encryptedAll = `
 apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
@@ -33,16 +33,19 @@ resources:
   providers: [{secretbox: {keys: [{name: four, secret: AwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=}]}}]
 `
 
-// TestEncryptionOfOneEtcd runs both servers with the same keys: each reads, updates and watches what the other encrypted,
-// and both encrypt all that they store.
+// TestEncryptionOfOneEtcd runs both servers with the same keys. Each server reads, updates and watches what the other
+// has encrypted, and both encrypt everything that they store.
 func TestEncryptionOfOneEtcd(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	plugin := encryptiontest.Start(t, "1")
 	file := filepath.Join(t.TempDir(), "encryption.yaml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(encryptedAll, "ENDPOINT", plugin.Endpoint())), 0o600); err != nil {
+	if err := os.WriteFile(
+		file, []byte(strings.ReplaceAll(encryptedAll, "ENDPOINT", plugin.Endpoint())), 0o600,
+	); err != nil {
 		t.Fatal(err)
 	}
-	both := startServers(t, "--encryption-provider-config="+file, "--endpoint-reconciler-type=lease", "--advertise-address=192.0.2.21")
+	both := startServers(t, "--encryption-provider-config="+file, "--endpoint-reconciler-type=lease",
+		"--advertise-address=192.0.2.21")
 	both.kubernetes.create(t, definitions, definition("notes", "Note"))
 	both.kubernetes.awaitServed(t, "/apis/example.com/v1/notes")
 	both.quorate.awaitServed(t, "/apis/example.com/v1/notes")
@@ -55,13 +58,25 @@ func (both *servers) exchangeAll(t *testing.T) {
 	for _, c := range []struct{ prefix, key, collection, body string }{
 		{"k8s:enc:kms:v2:plugin:", "secrets/default", "/api/v1/namespaces/default/secrets", `"data":{"a":"YQ=="}`},
 		{"k8s:enc:aesgcm:v1:one:", "configmaps/default", "/api/v1/namespaces/default/configmaps", `"data":{"a":"b"}`},
-		{"k8s:enc:aescbc:v1:two:", "controllerrevisions/default", "/apis/apps/v1/namespaces/default/controllerrevisions", `"data":{},"revision":1`},
-		{"k8s:enc:aescbc:v1:two:", "example.com/notes/default", "/apis/example.com/v1/namespaces/default/notes", `"apiVersion":"example.com/v1","kind":"Note","spec":{"size":3}`},
-		{"k8s:enc:secretbox:v1:three:", "services/specs/default", "/api/v1/namespaces/default/services", `"spec":{"type":"NodePort","ports":[{"port":80}]}`},
+		{
+			"k8s:enc:aescbc:v1:two:", "controllerrevisions/default",
+			"/apis/apps/v1/namespaces/default/controllerrevisions", `"data":{},"revision":1`,
+		},
+		{
+			"k8s:enc:aescbc:v1:two:", "example.com/notes/default", "/apis/example.com/v1/namespaces/default/notes",
+			`"apiVersion":"example.com/v1","kind":"Note","spec":{"size":3}`,
+		},
+		{
+			"k8s:enc:secretbox:v1:three:", "services/specs/default", "/api/v1/namespaces/default/services",
+			`"spec":{"type":"NodePort","ports":[{"port":80}]}`,
+		},
 		{"k8s:enc:secretbox:v1:three:", "minions", "/api/v1/nodes", `"spec":{}`},
 		{"k8s:enc:secretbox:v1:three:", "events/default", "/api/v1/namespaces/default/events",
 			`"involvedObject":{"namespace":"default"}`},
-		{"k8s:enc:secretbox:v1:four:", "leases/default", "/apis/coordination.k8s.io/v1/namespaces/default/leases", `"spec":{}`},
+		{
+			"k8s:enc:secretbox:v1:four:", "leases/default", "/apis/coordination.k8s.io/v1/namespaces/default/leases",
+			`"spec":{}`,
+		},
 	} {
 		t.Run(c.key, func(t *testing.T) {
 			t.Parallel()
@@ -109,10 +124,10 @@ func (both *servers) mustBeEncrypted(t *testing.T, key, prefix string) {
 	}
 }
 
-// plainKeys are not objects of the API; kube-apiserver never encrypts them.
+// plainKeys are keys that do not contain objects of the API. kube-apiserver never encrypts their values.
 var plainKeys = regexp.MustCompile("^/registry/(ranges|masterleases|peerserverleases)/")
 
-// keepNothingPlain checks the values of all keys, to which both servers have contributed.
+// keepNothingPlain checks that the values of all keys, which both servers have written, are encrypted.
 func (both *servers) keepNothingPlain(t *testing.T) {
 	response, err := both.etcd.Get(t.Context(), "/registry/", clientv3.WithPrefix())
 	if err != nil {

@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write docs/flags.md")
 
 const flagTable = "../../docs/flags.md"
 
-// TestFlagTable compares docs/flags.md with the flags of both servers. With -update, it writes the file.
+// TestFlagTable compares docs/flags.md with the flags of both servers. With -update, it writes the document.
 func TestFlagTable(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	binary, err := upstream.Binary(t.Context(), "kube-apiserver")
@@ -51,8 +51,10 @@ func TestFlagTable(t *testing.T) {
 	}
 }
 
-// hidden are flags that kube-apiserver accepts and does not list: they are deprecated.
-var hidden = []string{"apiserver-count", "audit-webhook-batch-initial-backoff", "kubelet-port", "kubelet-read-only-port"}
+// hidden are deprecated flags that kube-apiserver accepts but does not list.
+var hidden = []string{
+	"apiserver-count", "audit-webhook-batch-initial-backoff", "kubelet-port", "kubelet-read-only-port",
+}
 
 var (
 	flagOfHelp = regexp.MustCompile(`(?m)^ {2,6}(?:-\w, )?--([\w-]+)`)
@@ -65,9 +67,10 @@ func writeFlagTable(t *testing.T, w io.Writer, help string) {
 		theirs[match[1]] = true
 	}
 	fmt.Fprint(w, "# Flags and feature gates of `quorate apiserver`\n\n"+
-		"Written by `go test ./test/compatibility -run TestFlagTable -update` from the flags of this server and of kube-apiserver. "+
-		"Flags have the same meaning as in kube-apiserver; other differences are listed in [compatibility.md](compatibility.md).\n\n"+
-		"## Flags\n\n| flag | default | | what it does |\n| --- | --- | --- | --- |\n")
+		"Written by `go test ./test/compatibility -run TestFlagTable -update` from the flags of this server and of "+
+		"kube-apiserver. Flags have the same meaning as in kube-apiserver; other differences are listed in "+
+		"[compatibility.md](compatibility.md).\n\n## Flags\n\n| flag | default | | what it does |\n| --- | --- | --- | --- "+
+		"|\n")
 	ours := config.Default().Flags()
 	ours.VisitAll(func(f *pflag.Flag) {
 		note := ""
@@ -87,8 +90,8 @@ func writeFlagTable(t *testing.T, w io.Writer, help string) {
 	for name := range theirs {
 		t.Errorf("--%s of kube-apiserver is unknown", name)
 	}
-	fmt.Fprint(w, "\n## Feature gates\n\nGates have kube-apiserver's stages and defaults. A gate that concerns other components, "+
-		"such as the kubelet, is accepted.\n\n| gate | stage | default | |\n| --- | --- | --- | --- |\n")
+	fmt.Fprint(w, "\n## Feature gates\n\nGates have kube-apiserver's stages and defaults. A gate that concerns other "+
+		"components, such as the kubelet, is accepted.\n\n| gate | stage | default | |\n| --- | --- | --- | --- |\n")
 	gates := gateOfHelp.FindAllStringSubmatch(help, -1)
 	slices.SortFunc(gates, func(a, b []string) int { return strings.Compare(a[1], b[1]) })
 	for _, gate := range gates {

@@ -2,11 +2,11 @@ package compatibility
 
 import "strings"
 
-// kind is an API of which an object named NAME is created.
+// kind describes an API through which an object named NAME is created.
 type kind struct {
 	name       string
 	collection string // path in the API
-	prefix     string // of the keys in etcd
+	prefix     string // prefix of the keys in etcd
 	body       string
 }
 
@@ -16,7 +16,7 @@ func (k kind) key(name string) string { return k.prefix + "/" + name }
 
 func (k kind) named(name string) string { return strings.ReplaceAll(k.body, "NAME", name) }
 
-// namespaced is a kind whose objects are in the test's namespace.
+// namespaced returns a kind whose objects are in the namespace of the test.
 func namespaced(name, groupVersion, plural, keys, body string) kind {
 	return kind{
 		name: name, collection: groupVersion + "/namespaces/" + namespace + "/" + plural,
@@ -58,7 +58,8 @@ func groupKinds() []kind {
 			`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"NAME"},"spec":{"holderIdentity":"me","leaseDurationSeconds":15,"renewTime":"2026-01-02T03:04:05.000006Z"}}`),
 		namespaced("role", "/apis/rbac.authorization.k8s.io/v1", "roles", "roles",
 			`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":"NAME"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get","list"]}]}`),
-		namespaced("horizontal pod autoscaler", "/apis/autoscaling/v2", "horizontalpodautoscalers", "horizontalpodautoscalers",
+		namespaced("horizontal pod autoscaler", "/apis/autoscaling/v2", "horizontalpodautoscalers",
+			"horizontalpodautoscalers",
 			`{"apiVersion":"autoscaling/v2","kind":"HorizontalPodAutoscaler","metadata":{"name":"NAME"},"spec":{"maxReplicas":5,
 			"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"web"},
 			"metrics":[{"type":"Resource","resource":{"name":"cpu","target":{"type":"Utilization","averageUtilization":70}}}]}}`),
@@ -69,7 +70,8 @@ func groupKinds() []kind {
 			`{"apiVersion":"policy/v1","kind":"PodDisruptionBudget","metadata":{"name":"NAME"},"spec":{"maxUnavailable":"25%","selector":{"matchLabels":{"app":"web"}}}}`),
 		global("storage class", "/apis/storage.k8s.io/v1", "storageclasses", "storageclasses",
 			`{"apiVersion":"storage.k8s.io/v1","kind":"StorageClass","metadata":{"name":"NAME"},"provisioner":"example.com/disk","parameters":{"type":"fast"}}`),
-		global("webhook configuration", "/apis/admissionregistration.k8s.io/v1", "validatingwebhookconfigurations", "validatingwebhookconfigurations",
+		global("webhook configuration", "/apis/admissionregistration.k8s.io/v1", "validatingwebhookconfigurations",
+			"validatingwebhookconfigurations",
 			`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"NAME"},"webhooks":[{"name":"check.example.com",
 			"sideEffects":"None","admissionReviewVersions":["v1"],"clientConfig":{"url":"https://127.0.0.1:1/check"},"failurePolicy":"Ignore",
 			"rules":[{"apiGroups":["example.com"],"apiVersions":["v1"],"operations":["CREATE"],"resources":["nothing"]}]}]}`),
@@ -78,7 +80,8 @@ func groupKinds() []kind {
 
 const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
-// definition is a CustomResourceDefinition with defaulting, pruning, a CEL rule, a column and status.
+// definition is a CustomResourceDefinition with defaulting, pruning, a CEL rule, a printer column and the status
+// subresource.
 func definition(plural, kindName string) string {
 	return strings.NewReplacer("PLURAL", plural, "KIND", kindName).Replace(
 		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"PLURAL.example.com"},"spec":{
@@ -92,5 +95,6 @@ func definition(plural, kindName string) string {
 
 func custom(plural, kindName string) kind {
 	return namespaced("custom resource "+kindName, "/apis/example.com/v1", plural, "example.com/"+plural,
-		`{"apiVersion":"example.com/v1","kind":"`+kindName+`","metadata":{"name":"NAME"},"spec":{"note":"<&>","color":"red","pruned":true}}`)
+		`{"apiVersion":"example.com/v1","kind":"`+kindName+
+			`","metadata":{"name":"NAME"},"spec":{"note":"<&>","color":"red","pruned":true}}`)
 }

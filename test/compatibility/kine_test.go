@@ -16,7 +16,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestKine runs this server and kube-apiserver on kine.
+// TestKine runs Quorate and kube-apiserver on kine.
 func TestKine(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	for _, name := range upstream.KineStores {
@@ -31,7 +31,9 @@ func useKine(t *testing.T, name string, store *upstream.Store) {
 		t.Fatal(err)
 	}
 	options := upstream.Options{Directory: directory, PKI: pki, Etcd: store.Endpoint,
-		Arguments: []string{"--event-ttl=5s", "--etcd-compaction-interval=2s", "--feature-gates=AllowUnsafeMalformedObjectDeletion=true"}}
+		Arguments: []string{
+			"--event-ttl=5s", "--etcd-compaction-interval=2s", "--feature-gates=AllowUnsafeMalformedObjectDeletion=true",
+		}}
 	process, err := upstream.StartQuorate(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +67,7 @@ func useKine(t *testing.T, name string, store *upstream.Store) {
 	s.create(t, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"after-restart"}}`)
 }
 
-// testedFeatures checks that the server has recognized kine and found nothing missing. With NATS, progress after a deletion
+// testedFeatures checks that the server has recognized kine and misses no feature. With NATS, progress after a deletion
 // depends on other writes.
 func testedFeatures(t *testing.T, process *upstream.APIServer, store string) {
 	t.Helper()
@@ -74,8 +76,8 @@ func testedFeatures(t *testing.T, process *upstream.APIServer, store string) {
 		t.Fatal(err)
 	}
 	for line, want := range map[string]bool{
-		"The store is not etcd": true, "The store grants no leases": false, "The store sends no progress notifications": false,
-		"too old for consistent reads": false,
+		"The store is not etcd": true, "The store grants no leases": false,
+		"The store sends no progress notifications": false, "too old for consistent reads": false,
 	} {
 		if store == "nats" && strings.Contains(line, "progress notifications") {
 			continue
@@ -90,7 +92,9 @@ func testedFeatures(t *testing.T, process *upstream.APIServer, store string) {
 func (s *server) expireEvent(t *testing.T) {
 	const events = "/api/v1/namespaces/default/events"
 	s.create(t, events, `{"metadata":{"name":"short"},"involvedObject":{"namespace":"default"}}`)
-	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, 60*time.Second, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, 60*time.Second, true, func(
+		ctx context.Context,
+	) (bool, error) {
 		code, _, err := s.call(ctx, http.MethodGet, events+"/short", "", nil)
 		return code == http.StatusNotFound, err
 	})
@@ -99,7 +103,7 @@ func (s *server) expireEvent(t *testing.T) {
 	}
 }
 
-// readOld lists at an earlier revision, in pages, and watches from it.
+// readOld lists at an earlier revision, in pages, and watches from that revision.
 func (s *server) readOld(t *testing.T) {
 	const collection = "/api/v1/namespaces/default/configmaps"
 	var first string
@@ -122,7 +126,7 @@ func (s *server) readOld(t *testing.T) {
 	}
 }
 
-// deleteUnreadable stores what is no object, and deletes it.
+// deleteUnreadable stores a value that is not an object, and deletes it.
 func (s *server) deleteUnreadable(t *testing.T, endpoint string) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
 	if err != nil {
@@ -139,10 +143,13 @@ func (s *server) deleteUnreadable(t *testing.T, endpoint string) {
 	s.mustBeGone(t, path)
 }
 
-// compacted waits until revision 1 has expired.
+// compacted waits until revision 1 has been compacted.
 func (s *server) compacted(t *testing.T) {
-	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, 60*time.Second, true, func(ctx context.Context) (bool, error) {
-		code, _, err := s.call(ctx, http.MethodGet, "/api/v1/configmaps?resourceVersion=2&resourceVersionMatch=Exact", "", nil)
+	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, 60*time.Second, true, func(
+		ctx context.Context,
+	) (bool, error) {
+		code, _, err := s.call(ctx, http.MethodGet, "/api/v1/configmaps?resourceVersion=2&resourceVersionMatch=Exact",
+			"", nil)
 		return code == http.StatusGone, err
 	})
 	if err != nil {

@@ -25,11 +25,13 @@ func TestCoordinatedLeaderElection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	process, err := upstream.StartQuorate(t.Context(), upstream.Options{Directory: directory, PKI: pki, Arguments: []string{
-		"--feature-gates=CoordinatedLeaderElection=true", "--runtime-config=coordination.k8s.io/v1beta1=true",
-		"--coordinated-leadership-lease-duration=3s", "--coordinated-leadership-renew-deadline=2s",
-		"--coordinated-leadership-retry-period=500ms",
-	}})
+	process, err := upstream.StartQuorate(t.Context(), upstream.Options{
+		Directory: directory, PKI: pki, Arguments: []string{
+			"--feature-gates=CoordinatedLeaderElection=true", "--runtime-config=coordination.k8s.io/v1beta1=true",
+			"--coordinated-leadership-lease-duration=3s", "--coordinated-leadership-renew-deadline=2s",
+			"--coordinated-leadership-retry-period=500ms",
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +51,9 @@ func TestCoordinatedLeaderElection(t *testing.T) {
 		go run.Run(t.Context())
 	}
 	var elected *coordinationv1.Lease
-	err = wait.PollUntilContextTimeout(t.Context(), pollInterval, 3*patience, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(t.Context(), pollInterval, 3*patience, true, func(
+		ctx context.Context,
+	) (bool, error) {
 		elected, err = client.CoordinationV1().Leases(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return false, nil

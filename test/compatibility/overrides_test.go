@@ -15,20 +15,27 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// elsewhere are resources with an override, and the keys of their objects. Those of the API extensions server of
-// kube-apiserver stay in the default etcd.
+// elsewhere are resources with an override, and the keys of their objects. Resources of kube-apiserver's API extensions
+// server stay in the default etcd.
 var elsewhere = []struct{ override, collection, key, body string }{
 	{"/events", "/api/v1/namespaces/default/events", "events/default", `"involvedObject":{"namespace":"default"}`},
-	{"/events", "/apis/events.k8s.io/v1/namespaces/default/events", "events/default", `"eventTime":"2026-01-01T00:00:00.000000Z",` +
-		`"reportingController":"a.b/c","reportingInstance":"d","action":"e","reason":"f","type":"Normal","regarding":{"namespace":"default"}`},
-	{"apps/*", "/apis/apps/v1/namespaces/default/controllerrevisions", "controllerrevisions/default", `"data":{},"revision":1`},
-	{"/services", "/api/v1/namespaces/default/services", "services/specs/default", `"spec":{"type":"NodePort","ports":[{"port":80}]}`},
+	{"/events", "/apis/events.k8s.io/v1/namespaces/default/events", "events/default",
+		`"eventTime":"2026-01-01T00:00:00.000000Z",` +
+			`"reportingController":"a.b/c","reportingInstance":"d","action":"e","reason":"f","type":"Normal","regarding":{"namespace":"default"}`},
+	{
+		"apps/*", "/apis/apps/v1/namespaces/default/controllerrevisions",
+		"controllerrevisions/default", `"data":{},"revision":1`,
+	},
+	{
+		"/services", "/api/v1/namespaces/default/services", "services/specs/default",
+		`"spec":{"type":"NodePort","ports":[{"port":80}]}`,
+	},
 	{"", "/api/v1/namespaces/default/configmaps", "configmaps/default", `"data":{"a":"b"}`},
 	{"", "/apis/coordination.k8s.io/v1/namespaces/default/leases", "leases/default", `"spec":{}`},
 }
 
-// TestOverrides runs both servers on the same two etcds. Each reads, lists and watches what the other stored, in the same
-// etcd and with its revisions.
+// TestOverrides runs both servers on the same two etcds. Each reads, lists and watches what the other has stored, in
+// the same etcd and with the revisions of that etcd.
 func TestOverrides(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	other, client := startEtcd(t)
@@ -62,11 +69,12 @@ func TestOverrides(t *testing.T) {
 	both.quorate.create(t, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"in-spite-of-it"}}`)
 }
 
-// overrideOfMember starts a server with an embedded member that has the events of the two others.
+// overrideOfMember starts a server with an embedded member, whose events are in the etcd that the two others use.
 func (both *servers) overrideOfMember(t *testing.T, endpoint string, client *clientv3.Client) {
 	const events = "/api/v1/namespaces/default/events"
 	name := "of-" + both.kubernetes.name
-	created := both.kubernetes.create(t, events, `{"metadata":{"name":"`+name+`"},"involvedObject":{"namespace":"default"}}`)
+	created := both.kubernetes.create(t, events,
+		`{"metadata":{"name":"`+name+`"},"involvedObject":{"namespace":"default"}}`)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -81,10 +89,11 @@ func (both *servers) overrideOfMember(t *testing.T, endpoint string, client *cli
 	process.StopAfter(t)
 	s := newServer(t, "quorate with a member", process.Admin)
 	mustEqual(t, "an event from before the start", created, s.get(t, events+"/"+name))
-	meet(t, s, both.quorate, client, events, "/registry/events/default/third", "third", `"involvedObject":{"namespace":"default"}`)
+	meet(t, s, both.quorate, client, events, "/registry/events/default/third", "third",
+		`"involvedObject":{"namespace":"default"}`)
 }
 
-// meet writes an object through one server and reads, lists, watches and changes it through the other.
+// meet writes an object through one server, and reads, lists, watches and changes it through the other.
 func meet(t *testing.T, writer, reader *server, etcd *clientv3.Client, collection, key, name, body string) {
 	t.Helper()
 	next := reader.watch(t, collection, name)
@@ -124,7 +133,7 @@ func revisionOf(t *testing.T, etcd *clientv3.Client, key string) int64 {
 	return response.Kvs[0].ModRevision
 }
 
-// haveTheSameChecks compares the names of the checks of etcds.
+// haveTheSameChecks compares the names of the servers' checks of etcds.
 func (both *servers) haveTheSameChecks(t *testing.T) {
 	t.Helper()
 	for _, endpoint := range []string{"/livez", "/readyz", "/healthz"} {
@@ -146,7 +155,7 @@ func etcdChecks(t *testing.T, s *server, endpoint string) string {
 	return strings.Join(checks, ", ")
 }
 
-// awaitCheck waits until both servers return a status code.
+// awaitCheck waits until a check has a status code on both servers.
 func (both *servers) awaitCheck(t *testing.T, path string, want int) {
 	t.Helper()
 	for _, s := range []*server{both.kubernetes, both.quorate} {

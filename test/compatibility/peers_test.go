@@ -13,9 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/util/wait"
-
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"quorate.dev/test/upstream"
 )
@@ -26,10 +25,10 @@ const (
 	leaseOfPeers = "/registry/peerserverleases/"
 )
 
-// starter starts one of the two servers.
+// starter is a function that starts one of the two servers.
 type starter func(context.Context, upstream.Options) (*upstream.APIServer, error)
 
-// onAnotherHost returns a starter whose server has another host name, from which the identity of a replica is derived.
+// onAnotherHost returns a starter of a server with another host name, from which the identity of a replica is derived.
 func onAnotherHost(t *testing.T, start starter) starter {
 	t.Helper()
 	namespaces := []string{"--uts"}
@@ -37,7 +36,9 @@ func onAnotherHost(t *testing.T, start starter) starter {
 		namespaces = append(namespaces, "--user", "--map-root-user")
 	}
 	command := append(append([]string{"unshare"}, namespaces...), "sh", "-c", `hostname peer-two && exec "$@"`, "sh")
-	if output, err := exec.CommandContext(t.Context(), command[0], append(command[1:], "true")...).CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(
+		t.Context(), command[0], append(command[1:], "true")...,
+	).CombinedOutput(); err != nil {
 		t.Skipf("two servers on one machine need a UTS namespace: %v: %s", err, output)
 	}
 	return func(ctx context.Context, options upstream.Options) (*upstream.APIServer, error) {
@@ -46,7 +47,7 @@ func onAnotherHost(t *testing.T, start starter) starter {
 	}
 }
 
-// passedOn is a resource that one of the replicas does not serve.
+// passedOn is a resource that one of the replicas does not serve, so that it forwards requests.
 type passedOn struct{ group, version, collection, resource, body string }
 
 var (
@@ -65,7 +66,7 @@ func (p passedOn) disabled() string {
 	return "--runtime-config=" + p.group + "/" + p.version + "=false"
 }
 
-// TestPeers runs two replicas on one etcd. Each does not serve a group that the other serves.
+// TestPeers runs two replicas on one etcd. Each serves a group that the other does not serve.
 func TestPeers(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	for name, second := range map[string]starter{
@@ -116,7 +117,7 @@ func testPeers(t *testing.T, startFirst, startSecond starter) {
 	checkLeases(t, etcd.Endpoint)
 }
 
-// use writes and watches through the replica that does not serve the resource.
+// use writes and watches the resource through the replica that does not serve it.
 func (p passedOn) use(t *testing.T, through, serving *server) {
 	t.Helper()
 	next := through.watch(t, p.collection, "one")
@@ -134,7 +135,7 @@ func (p passedOn) use(t *testing.T, through, serving *server) {
 	if got := response.Header.Get("Content-Type"); got != "application/vnd.kubernetes.protobuf" {
 		t.Errorf("the content type is %s", got)
 	}
-	// The user is the client's, not the server's.
+	// The forwarded request must have the user of the client, not of the server.
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, through.host+p.collection, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +148,8 @@ func (p passedOn) use(t *testing.T, through, serving *server) {
 	if response.StatusCode != http.StatusForbidden {
 		t.Errorf("a user without permission got %s", response.Status)
 	}
-	// A request that was passed on once is not passed on again, and neither is one for what no replica serves.
+	// A request that has been forwarded is not forwarded again. A request for a resource that no replica serves is not
+	// forwarded either.
 	request.Header = http.Header{"X-Kubernetes-Peer-Proxied": {"true"}}
 	if response, err = through.http.Do(request); err != nil {
 		t.Fatal(err)
@@ -157,12 +159,14 @@ func (p passedOn) use(t *testing.T, through, serving *server) {
 	if response.StatusCode != http.StatusNotFound || none != http.StatusNotFound {
 		t.Errorf("got %s and %d", response.Status, none)
 	}
-	counter := fmt.Sprintf("apiserver_rerouted_request_total{code=%q,group=%q,resource=%q,version=%q} 1", "201", p.group, p.resource, p.version)
+	counter := fmt.Sprintf("apiserver_rerouted_request_total{code=%q,group=%q,resource=%q,version=%q} 1", "201",
+		p.group, p.resource, p.version)
 	if _, metrics := through.answer(t, "/metrics", "*/*"); !bytes.Contains(metrics, []byte(counter)) {
 		t.Errorf("metrics lack %s", counter)
 	}
 	for _, hook := range []string{
-		"peer-endpoint-reconciler-controller", "mixed-version-proxy-handler", "local-discovery-cache-sync", "peer-discovery-workers",
+		"peer-endpoint-reconciler-controller", "mixed-version-proxy-handler",
+		"local-discovery-cache-sync", "peer-discovery-workers",
 	} {
 		if status, answer := through.answer(t, "/readyz/poststarthook/"+hook, "*/*"); status != http.StatusOK {
 			t.Errorf("%s: %d %s", hook, status, answer)
@@ -170,7 +174,7 @@ func (p passedOn) use(t *testing.T, through, serving *server) {
 	}
 }
 
-// compareDiscovery checks that both replicas list what either serves.
+// compareDiscovery checks that both replicas list every resource that either of them serves.
 func compareDiscovery(t *testing.T, first, second *server) {
 	t.Helper()
 	documents := map[*server][]byte{}

@@ -19,14 +19,15 @@ import (
 )
 
 // TestWithoutPlugin starts both servers while the KMS plugin is down: they are not ready and store no Secrets. When the
-// plugin appears, they do; when it goes away again, what they know can be read.
+// plugin starts, they become ready. When it stops again, they can still read Secrets whose keys they have cached.
 func TestWithoutPlugin(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	plugin := encryptiontest.Start(t, "1")
 	plugin.Down()
 	directory := t.TempDir()
 	file := filepath.Join(directory, "encryption.yaml")
-	content := strings.NewReplacer("ENDPOINT", plugin.Endpoint(), "3s", "500ms").Replace(encryptedAll[:strings.Index(encryptedAll, "- resources: [configmaps]")])
+	content := strings.NewReplacer("ENDPOINT", plugin.Endpoint(), "3s",
+		"500ms").Replace(encryptedAll[:strings.Index(encryptedAll, "- resources: [configmaps]")])
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -39,11 +40,15 @@ func TestWithoutPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	etcd.StopAfter(t)
-	options := upstream.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Answers: "/livez", Arguments: []string{
-		"--encryption-provider-config=" + file, "--encryption-provider-config-automatic-reload",
-	}}
+	options := upstream.Options{
+		Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Answers: "/livez", Arguments: []string{
+			"--encryption-provider-config=" + file, "--encryption-provider-config-automatic-reload",
+		},
+	}
 	var both []*server
-	for _, start := range []func(context.Context, upstream.Options) (*upstream.APIServer, error){upstream.StartKubernetes, upstream.StartQuorate} {
+	for _, start := range []func(context.Context, upstream.Options) (*upstream.APIServer, error){
+		upstream.StartKubernetes, upstream.StartQuorate,
+	} {
 		process, err := start(t.Context(), options)
 		if err != nil {
 			t.Fatal(err)
@@ -66,7 +71,8 @@ func TestWithoutPlugin(t *testing.T) {
 	const body = `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"NAME"}}`
 	var refused []string
 	for _, s := range both {
-		code, answer, err := s.call(t.Context(), http.MethodPost, secrets, "application/json", []byte(strings.ReplaceAll(body, "NAME", "refused")))
+		code, answer, err := s.call(t.Context(), http.MethodPost, secrets, "application/json",
+			[]byte(strings.ReplaceAll(body, "NAME", "refused")))
 		if err != nil || code != http.StatusInternalServerError {
 			t.Errorf("%s: creating without the plugin: %d %v %v", s.name, code, answer, err)
 		}
@@ -95,7 +101,7 @@ func TestWithoutPlugin(t *testing.T) {
 	}
 }
 
-// text returns the body of a response, whatever its status.
+// text returns the body of a response with any status code.
 func (s *server) text(t *testing.T, path string) string {
 	t.Helper()
 	response, err := s.send(t.Context(), http.MethodGet, path, "", nil)
@@ -122,9 +128,11 @@ func (s *server) awaitText(t *testing.T, path string, wanted func(string) bool) 
 	}
 }
 
-var encryptionChecks = regexp.MustCompile(`](etcd\S*|kms-\S+|informer-sync|poststarthook/start-(?:encryption|system)-\S+) `)
+var encryptionChecks = regexp.MustCompile(
+	`](etcd\S*|kms-\S+|informer-sync|poststarthook/start-(?:encryption|system)-\S+) `,
+)
 
-// checks returns the checks around those of encryption, in their order.
+// checks returns the readiness checks before and after the checks of encryption, in their order.
 func (s *server) checks(t *testing.T) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
@@ -136,7 +144,9 @@ func (s *server) checks(t *testing.T) map[string][]string {
 	return found
 }
 
-var encryptionFamily = regexp.MustCompile(`(?m)^# TYPE (apiserver_(?:encryption_config|envelope|storage_(?:transformation|data_key|envelope))\S+)`)
+var encryptionFamily = regexp.MustCompile(
+	`(?m)^# TYPE (apiserver_(?:encryption_config|envelope|storage_(?:transformation|data_key|envelope))\S+)`,
+)
 
 func (s *server) families(t *testing.T) (names []string) {
 	t.Helper()

@@ -14,8 +14,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestProcess starts this server with flags about the process itself: it notifies systemd, serves profiles of blocking
-// events at a Unix socket, exports hidden metrics but not disabled ones, and logs requests by --vmodule.
+// TestProcess starts Quorate with flags about the process itself. It checks that the server notifies systemd, serves
+// block profiles on a Unix socket, exports hidden metrics but no disabled ones, and logs requests as --vmodule says.
 func TestProcess(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
@@ -35,11 +35,14 @@ func TestProcess(t *testing.T) {
 	}
 	debug := filepath.Join(sockets, "debug")
 	t.Setenv("NOTIFY_SOCKET", systemd.LocalAddr().String())
-	process, err := upstream.StartQuorate(t.Context(), upstream.Options{Directory: directory, PKI: pki, Arguments: []string{
-		"--debug-socket-path=" + debug, "--contention-profiling", "--vmodule=httplog=3", "--show-hidden-metrics-for-version=1.35",
-		"--disabled-metrics=apiserver_request_duration_seconds,etcd_requests_total",
-		"--allow-metric-labels=apiserver_request_total,resource=configmaps",
-	}})
+	process, err := upstream.StartQuorate(t.Context(), upstream.Options{
+		Directory: directory, PKI: pki, Arguments: []string{
+			"--debug-socket-path=" + debug, "--contention-profiling", "--vmodule=httplog=3",
+			"--show-hidden-metrics-for-version=1.35",
+			"--disabled-metrics=apiserver_request_duration_seconds,etcd_requests_total",
+			"--allow-metric-labels=apiserver_request_total,resource=configmaps",
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +62,8 @@ func TestProcess(t *testing.T) {
 	for want, present := range map[string]bool{
 		"\napiserver_request_slo_duration_seconds_bucket{": true, "\napiserver_flowcontrol_request_concurrency_limit{": true,
 		"\napiserver_request_duration_seconds": false, "\netcd_requests_total": false, "\ndisabled_metrics_total 2\n": true,
-		series + `group="",resource="configmaps",scope="cluster"`: true, series + `group="",resource="secrets",scope="cluster"`: false,
+		series + `group="",resource="configmaps",scope="cluster"`: true,
+		series + `group="",resource="secrets",scope="cluster"`:    false,
 		series + `group="",resource="unexpected",scope="cluster"`: true,
 	} {
 		if strings.Contains(metrics, want) != present {
@@ -74,10 +78,12 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// readSocket reads a path from a server at a Unix socket.
+// readSocket requests a path from a server on a Unix socket.
 func readSocket(t *testing.T, socket, path string) string {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: func(
+		ctx context.Context, _, _ string,
+	) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
 	defer client.CloseIdleConnections()

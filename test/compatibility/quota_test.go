@@ -17,8 +17,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestQuotaUnderConcurrency creates more objects than a quota allows from many clients at once: exactly the allowed
-// number is stored, and the status of the quota agrees.
+// TestQuotaUnderConcurrency creates more objects than a quota allows, from many clients concurrently. Exactly the
+// allowed number must be stored, and the status of the quota must agree.
 func TestQuotaUnderConcurrency(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	const clients, each, room = 12, 8, 20
@@ -61,7 +61,8 @@ func TestQuotaUnderConcurrency(t *testing.T) {
 		t.Fatal(err)
 	}
 	if created.Load() != room || refused.Load() != clients*each-room || len(stored.Items) != room {
-		t.Errorf("%d created, %d refused, %d stored; there was room for %d", created.Load(), refused.Load(), len(stored.Items), room)
+		t.Errorf("%d created, %d refused, %d stored; there was room for %d", created.Load(),
+			refused.Load(), len(stored.Items), room)
 	}
 	quota, err := core.ResourceQuotas("default").Get(t.Context(), "q", metav1.GetOptions{})
 	if err != nil {
@@ -72,7 +73,7 @@ func TestQuotaUnderConcurrency(t *testing.T) {
 	}
 }
 
-// makeQuota creates a quota and sets its status to no usage, in place of its controller.
+// makeQuota creates a quota and sets its status to no usage, as its controller would.
 func makeQuota(t *testing.T, client corev1client.ResourceQuotaInterface, room int64) {
 	t.Helper()
 	hard := corev1.ResourceList{"count/configmaps": *resource.NewQuantity(room, resource.DecimalSI)}
@@ -82,11 +83,13 @@ func makeQuota(t *testing.T, client corev1client.ResourceQuotaInterface, room in
 	if err != nil {
 		t.Fatal(err)
 	}
-	quota.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: corev1.ResourceList{"count/configmaps": resource.MustParse("0")}}
+	quota.Status = corev1.ResourceQuotaStatus{
+		Hard: hard, Used: corev1.ResourceList{"count/configmaps": resource.MustParse("0")},
+	}
 	if _, err := client.UpdateStatus(t.Context(), quota, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// A consistent read waits for the cache, which admission reads too.
+	// A consistent read waits for the cache, which admission also reads.
 	if _, err := client.Get(t.Context(), "q", metav1.GetOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -21,9 +21,9 @@ import (
 // definitionsAtRestart is the number of definitions that a restarted server reads.
 const definitionsAtRestart = 400
 
-// TestRestartWithDefinitions starts a server on a suspended etcd with many definitions, as if it had lost its quorum.
-// Until the server has read the definitions it must not answer requests that depend on them: clients take 404 for
-// NotFound, and a garbage collector for a deletion.
+// TestRestartWithDefinitions starts a server with many definitions while etcd is suspended, as if etcd had lost its
+// quorum. Until the server has read the definitions, it must not respond with 404 to requests that depend on them:
+// clients would take that for a missing object, and a garbage collector for a deletion.
 func TestRestartWithDefinitions(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
@@ -80,7 +80,8 @@ func customPath(i int) string {
 	return fmt.Sprintf("/apis/group-%d.example.com/v1/namespaces/default/things/thing", i)
 }
 
-// storeDefinitions writes established definitions, with a custom resource of each, as servers store them.
+// storeDefinitions writes established definitions, each with a custom resource, in the form in which servers store
+// them.
 func storeDefinitions(t *testing.T, endpoint string) {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
@@ -109,7 +110,7 @@ func storeDefinitions(t *testing.T, endpoint string) {
 	}
 }
 
-// suspend stops etcd until it is resumed.
+// suspend suspends etcd until the returned function is called.
 func suspend(t *testing.T, etcd *upstream.EtcdServer) {
 	t.Helper()
 	if err := syscall.Kill(etcd.PID, syscall.SIGSTOP); err != nil {
@@ -125,7 +126,7 @@ func resume(t *testing.T, etcd *upstream.EtcdServer) {
 	}
 }
 
-// answer returns the code and body of the response to a GET.
+// answer returns the status code and the body of the response to a GET request.
 func (s *server) answer(t *testing.T, path, accept string) (int, []byte) {
 	t.Helper()
 	response := s.getAs(t, path, accept)
@@ -151,7 +152,7 @@ func (s *server) getAs(t *testing.T, path, accept string) *http.Response {
 	return response
 }
 
-// mustBeUnavailable checks for kube-apiserver's response, word by word.
+// mustBeUnavailable checks that a response is byte for byte kube-apiserver's.
 func (s *server) mustBeUnavailable(t *testing.T, path, accept string) {
 	t.Helper()
 	response := s.getAs(t, path, accept)
@@ -170,8 +171,8 @@ func (s *server) mustBeUnavailable(t *testing.T, path, accept string) {
 	}
 }
 
-// awaitDefinitions waits until a custom resource is served. Until then it must not be reported missing, in any list of
-// groups either.
+// awaitDefinitions waits until a custom resource is served. Until then the resource must not be missing in any
+// response, including the lists of groups.
 func (s *server) awaitDefinitions(t *testing.T) {
 	t.Helper()
 	last := definitionsAtRestart - 1

@@ -14,10 +14,9 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"quorate.dev/test/upstream"
 )
@@ -25,37 +24,38 @@ import (
 const (
 	namespace = "compatibility"
 
-	// patience bounds waits for asynchronous changes, such as the serving of a new kind.
+	// patience bounds the waits for asynchronous changes, such as the serving of a new kind.
 	patience     = 20 * time.Second
 	pollInterval = 50 * time.Millisecond
 )
 
-// server sends raw requests to one of the two API servers, so that bytes on the wire are compared.
+// server sends requests to one of the two API servers, without a client library, so that the bytes of responses are
+// compared.
 type server struct {
 	name string
 	host string
 	http *http.Client
 }
 
-// servers share one etcd.
+// servers are two API servers that share one etcd.
 type servers struct {
 	kubernetes, quorate *server
 	etcd                *clientv3.Client
-	// process of quorate.
+	// quorate is the process of Quorate.
 	process *upstream.APIServer
 }
 
-// startServers runs both with additional arguments.
+// startServers starts both servers with additional arguments.
 func startServers(t *testing.T, arguments ...string) *servers {
 	return startServersWith(t, arguments, arguments)
 }
 
-// startServersWith runs each server with its own arguments.
+// startServersWith starts each server with its own arguments.
 func startServersWith(t *testing.T, ofKubernetes, ofQuorate []string) *servers {
 	return startServersOn(t, func(*clientv3.Client) {}, ofKubernetes, ofQuorate)
 }
 
-// startServersOn runs both on an etcd that is filled first.
+// startServersOn starts both servers on an etcd that is filled first.
 func startServersOn(t *testing.T, fill func(*clientv3.Client), ofKubernetes, ofQuorate []string) *servers {
 	ctx, directory := t.Context(), t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
@@ -86,12 +86,13 @@ func startServersOn(t *testing.T, fill func(*clientv3.Client), ofKubernetes, ofQ
 	}
 	quorate.StopAfter(t)
 	return &servers{
-		kubernetes: newServer(t, "kube-apiserver", kubernetes.Admin), quorate: newServer(t, "quorate", quorate.Admin), etcd: client, process: quorate,
+		kubernetes: newServer(t, "kube-apiserver", kubernetes.Admin), quorate: newServer(t, "quorate", quorate.Admin),
+		etcd: client, process: quorate,
 	}
 }
 
 func newServer(t *testing.T, name string, admin *rest.Config) *server {
-	admin.UserAgent = "compatibility/1" // the field manager of both
+	admin.UserAgent = "compatibility/1" // the field manager of writes through both servers
 	client, err := rest.HTTPClientFor(admin)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +100,7 @@ func newServer(t *testing.T, name string, admin *rest.Config) *server {
 	return &server{name: name, host: admin.Host, http: client}
 }
 
-// object is decoded JSON.
+// object is a decoded JSON object.
 type object map[string]any
 
 func (s *server) send(ctx context.Context, method, path, contentType string, body []byte) (*http.Response, error) {
@@ -112,7 +113,7 @@ func (s *server) send(ctx context.Context, method, path, contentType string, bod
 	return s.http.Do(request)
 }
 
-// call returns the status code and the object of the response.
+// call sends a request, and returns the status code and the object of the response.
 func (s *server) call(ctx context.Context, method, path, contentType string, body []byte) (int, object, error) {
 	response, err := s.send(ctx, method, path, contentType, body)
 	if err != nil {
@@ -130,7 +131,7 @@ func (s *server) call(ctx context.Context, method, path, contentType string, bod
 	return response.StatusCode, decoded, nil
 }
 
-// must is call for requests that must succeed.
+// must is like call, for a request that must succeed.
 func (s *server) must(t *testing.T, method, path, contentType, body string) object {
 	t.Helper()
 	status, answer, err := s.call(t.Context(), method, path, contentType, []byte(body))
@@ -158,7 +159,7 @@ func (s *server) patch(t *testing.T, path, body string) object {
 	return s.must(t, http.MethodPatch, path, "application/merge-patch+json", body)
 }
 
-// delete does not leave finalizers for a garbage collector, which does not run here.
+// delete deletes an object, without finalizers for a garbage collector, because none runs.
 func (s *server) delete(t *testing.T, path string) {
 	t.Helper()
 	s.must(t, http.MethodDelete, path+"?propagationPolicy=Background&gracePeriodSeconds=0", "", "")
@@ -179,7 +180,9 @@ func (s *server) mustBeGone(t *testing.T, path string) {
 func (s *server) awaitServed(t *testing.T, path string) {
 	t.Helper()
 	var last int
-	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(
+		ctx context.Context,
+	) (bool, error) {
 		status, _, _ := s.call(ctx, http.MethodGet, path, "", nil)
 		last = status
 		return status == http.StatusOK, nil
@@ -189,7 +192,7 @@ func (s *server) awaitServed(t *testing.T, path string) {
 	}
 }
 
-// event of a watch.
+// event is a watch event.
 type event struct {
 	Type   string
 	Object object

@@ -14,12 +14,15 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// Both servers allocate addresses and ports for Services at the same time: each Service gets its own. Both are endpoints
-// of the kubernetes Service while they run.
+// TestServicesOfOneEtcd allocates addresses and ports for Services through both servers at the same time. Each Service
+// must get different ones. Both servers are endpoints of the Service kubernetes while they run.
 func TestServicesOfOneEtcd(t *testing.T) {
 	upstream.NeedsProcesses(t)
-	common := []string{"--endpoint-reconciler-type=lease", "--service-cluster-ip-range=10.0.0.0/26", "--service-node-port-range=30000-30039"}
-	both := startServersWith(t, append(common, "--advertise-address=192.0.2.21"), append(common, "--advertise-address=192.0.2.22"))
+	common := []string{
+		"--endpoint-reconciler-type=lease", "--service-cluster-ip-range=10.0.0.0/26", "--service-node-port-range=30000-30039",
+	}
+	both := startServersWith(t, append(common, "--advertise-address=192.0.2.21"),
+		append(common, "--advertise-address=192.0.2.22"))
 	t.Run("concurrent", func(t *testing.T) { both.giveAll(t, 40) })
 	t.Run("bytes", func(t *testing.T) { both.keepPortsAlike(t) })
 	t.Run("endpoints", func(t *testing.T) { both.leaveKubernetesService(t) })
@@ -34,8 +37,10 @@ func (both *servers) giveAll(t *testing.T, count int) {
 		through := []*server{both.kubernetes, both.quorate}[i%2]
 		group.Go(func() {
 			name := fmt.Sprintf("web-%d", i)
-			status, answer, err := through.call(t.Context(), http.MethodPost, "/api/v1/namespaces/default/services", "application/json",
-				[]byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"`+name+`"},"spec":{"type":"NodePort","ports":[{"port":80}]}}`))
+			status, answer, err := through.call(t.Context(), http.MethodPost,
+				"/api/v1/namespaces/default/services", "application/json",
+				[]byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"`+name+
+					`"},"spec":{"type":"NodePort","ports":[{"port":80}]}}`))
 			if err != nil || status != http.StatusCreated {
 				t.Errorf("%s: %s: %d %v %v", through.name, name, status, answer["message"], err)
 				return
@@ -53,14 +58,14 @@ func (both *servers) giveAll(t *testing.T, count int) {
 	group.Wait()
 }
 
-// holdings returns the address and the node port of a Service.
+// holdings returns the cluster IP and the node port of a Service.
 func holdings(service object) []string {
 	spec := service["spec"].(map[string]any)
 	port := spec["ports"].([]any)[0].(map[string]any)["nodePort"]
 	return []string{spec["clusterIP"].(string), fmt.Sprint(port)}
 }
 
-// keepPortsAlike compares what the servers store about node ports.
+// keepPortsAlike compares the data about node ports that the servers store.
 func (both *servers) keepPortsAlike(t *testing.T) {
 	stored := func() string {
 		response, err := both.etcd.Get(t.Context(), "/registry/ranges/servicenodeports")
@@ -72,7 +77,9 @@ func (both *servers) keepPortsAlike(t *testing.T) {
 	for _, name := range []string{"web-0", "web-1", "web-2"} {
 		path := "/api/v1/namespaces/default/services/" + name
 		service := both.kubernetes.get(t, path)
-		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":%q},"spec":{"type":"NodePort","ports":[{"port":80,"nodePort":%s}]}}`, name, holdings(service)[1])
+		body := fmt.Sprintf(
+			`{"apiVersion":"v1","kind":"Service","metadata":{"name":%q},"spec":{"type":"NodePort","ports":[{"port":80,"nodePort":%s}]}}`, name, holdings(service)[1],
+		)
 		full := stored()
 		both.quorate.delete(t, path)
 		without := stored()
@@ -91,7 +98,7 @@ func (both *servers) keepPortsAlike(t *testing.T) {
 	}
 }
 
-// leaveKubernetesService waits until both servers are endpoints of the kubernetes Service, and stops one.
+// leaveKubernetesService waits until both servers are endpoints of the Service kubernetes, and then stops one.
 func (both *servers) leaveKubernetesService(t *testing.T) {
 	both.awaitEndpoints(t, "192.0.2.21", "192.0.2.22")
 	leases, err := both.etcd.Get(t.Context(), "/registry/masterleases/192.0.2.21")
@@ -102,7 +109,7 @@ func (both *servers) leaveKubernetesService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The entries differ in the address, and in how often they have been renewed: one byte.
+	// The entries differ in the address, and in the number of renewals, which is one byte.
 	theirs, ours := string(leases.Kvs[0].Value), strings.ReplaceAll(string(own.Kvs[0].Value), "192.0.2.22", "192.0.2.21")
 	const renewals = "*\x002\x008"
 	head, tail, _ := strings.Cut(theirs, renewals)

@@ -27,16 +27,16 @@ import (
 // the test covers the core group, apps and one resource of every other group, and the oldest release.
 const wholeVariable = "COMPATIBILITY_WHOLE"
 
-// releases have samples in the module k8s.io/api: objects with every field set, as protobuf.
+// releases are the releases of which the module k8s.io/api contains samples: objects with every field set, in protobuf.
 var releases = []string{"v1.33.0", "v1.34.0", "v1.35.0", "HEAD"}
 
-// prefixes of the two servers' keys, kube-apiserver's first.
+// prefixes are the key prefixes of the two servers, kube-apiserver's first.
 var prefixes = []string{"/kubernetes", "/quorate"}
 
-// sampleNamespace is where samples are; each is called "nameValue".
+// sampleNamespace is the namespace of samples. Each sample has the name "nameValue".
 const sampleNamespace = "namespaceValue"
 
-// TestFormerReleases starts each server on equal state of a former release, under its own prefix.
+// TestFormerReleases starts each server on the same state of a former release, each with its own prefix.
 func TestFormerReleases(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	fill := func(client *clientv3.Client) {
@@ -54,9 +54,9 @@ func TestFormerReleases(t *testing.T) {
 	t.Run("objects", func(t *testing.T) { both.useStoredObjects(t) })
 }
 
-// useStoredObjects stores objects of every resource in etcd as former releases may have: upstream's stubs without
-// defaults, and its samples. Responses of both servers to equal reads and writes, and the values stored afterwards, must
-// be equal.
+// useStoredObjects stores objects of every resource in etcd as former releases may have stored them: upstream's stubs
+// without defaults, and upstream's samples. The responses of both servers to equal reads and writes, and the values
+// that are stored afterwards, must be equal.
 func (both *servers) useStoredObjects(t *testing.T) {
 	entries, err := upstream.UpstreamResources(t.Context(), namespace)
 	if err != nil {
@@ -85,7 +85,7 @@ func (both *servers) useStoredObjects(t *testing.T) {
 	}
 }
 
-// alive are groups whose objects change what is served, or are written by controllers of the servers.
+// alive are the groups whose objects change what is served, or are written by controllers of the servers.
 var alive = []string{"apiextensions.k8s.io", "apiregistration.k8s.io", "flowcontrol.apiserver.k8s.io"}
 
 // triedNames returns the tested resources in order.
@@ -100,7 +100,7 @@ func triedNames(kinds map[schema.GroupVersionResource]served) []schema.GroupVers
 	return names
 }
 
-// oneOfEach keeps the core group, apps, and the first resource of every other group.
+// oneOfEach selects the core group, apps, and the first resource of every other group.
 func oneOfEach(names []schema.GroupVersionResource) []schema.GroupVersionResource {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(names, func(name schema.GroupVersionResource) bool {
@@ -110,7 +110,7 @@ func oneOfEach(names []schema.GroupVersionResource) []schema.GroupVersionResourc
 	})
 }
 
-// storeNamespaces stores the namespaces of the objects. The API would reject the name of one of them.
+// storeNamespaces writes the namespaces of the objects to etcd, because the API would reject one of their names.
 func storeNamespaces(t *testing.T, client *clientv3.Client, prefix string) {
 	for _, name := range []string{namespace, sampleNamespace} {
 		object := fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"uid":%q}}`, name, name)
@@ -120,15 +120,15 @@ func storeNamespaces(t *testing.T, client *clientv3.Client, prefix string) {
 	}
 }
 
-// stored is a resource of which objects are put into etcd.
+// stored is a resource whose objects are written to etcd.
 type stored struct {
 	both       *servers
 	resource   schema.GroupVersionResource
 	kind       served
-	collection string // of keys
+	collection string // directory of the keys, without the prefix of a server
 }
 
-// stub returns upstream's small object as JSON, with the values that a server would have allocated.
+// stub returns upstream's small object in JSON, with the values that a server would have allocated.
 func (s stored) stub(t *testing.T, entry upstream.UpstreamResource) []byte {
 	t.Helper()
 	var object object
@@ -142,7 +142,8 @@ func (s stored) stub(t *testing.T, entry upstream.UpstreamResource) []byte {
 		metadata(object)["namespace"] = namespace
 	}
 	if s.kind.Kind == "Service" {
-		object["spec"].(map[string]any)["allocateLoadBalancerNodePorts"] = false // any port, otherwise
+		// Otherwise a server would allocate any port.
+		object["spec"].(map[string]any)["allocateLoadBalancerNodePorts"] = false
 	}
 	data, err := json.Marshal(object)
 	if err != nil {
@@ -151,7 +152,7 @@ func (s stored) stub(t *testing.T, entry upstream.UpstreamResource) []byte {
 	return data
 }
 
-// sample reads upstream's object with every field of a release, if that release had the kind.
+// sample returns upstream's object with every field of a release, if the kind existed in that release.
 func (s stored) sample(t *testing.T, release string) ([]byte, bool) {
 	t.Helper()
 	directory, err := upstream.ModuleDirectory(t.Context(), "k8s.io/api")
@@ -204,7 +205,7 @@ const (
 	label      = `{"metadata":{"labels":{"patched":"yes"}}}`
 )
 
-// exchange sends the same requests to both.
+// exchange sends the same requests to both servers.
 func (s stored) exchange(t *testing.T, what, path, key string) {
 	t.Helper()
 	send := func(method, path, contentType string, bodies ...string) (answers [2][]byte) {
@@ -223,7 +224,8 @@ func (s stored) exchange(t *testing.T, what, path, key string) {
 	send(http.MethodPatch, path, mergePatch, `{"metadata":{"finalizers":null}}`)
 }
 
-// send compares the responses to a request, and the values stored afterwards. Each server has its own body.
+// send compares the responses to a request, and the values that are stored afterwards. Each server has its own request
+// body.
 func (s stored) send(t *testing.T, what, key, method, path, contentType string, bodies []string) (answers [2][]byte) {
 	t.Helper()
 	what += ": " + method + " " + path
@@ -266,15 +268,15 @@ func (s stored) send(t *testing.T, what, key, method, path, contentType string, 
 
 func lines(text string) []string { return strings.Split(text, "\n") }
 
-// chosen are fields whose values the servers choose. The servers' etcd is one, so that revisions differ. The link is
-// never stored, but is in samples: a dry run shows it.
+// chosen are fields whose values servers choose. Both servers use the same etcd, so that revisions differ. selfLink is
+// never stored, but is part of the samples, and a dry run returns it.
 var chosen = regexp.MustCompile(`(?m)^ *"(resourceVersion|time|deletionTimestamp|selfLink)": "[^"]*",?\n`)
 
-// omitted is the end of the message of a response in which Quorate has omitted validation errors.
+// omitted is the end of the message of a response from which Quorate has omitted validation errors.
 var omitted = regexp.MustCompile(`\((\d+) shown of (\d+) errors\)$`)
 
-// omitCauses removes the causes from kube-apiserver's answer that Quorate's answer omits, if that one says how many
-// validation errors there are, and shows only errors that kube-apiserver reports too.
+// omitCauses removes those causes from kube-apiserver's response that Quorate's response omits, if the latter states
+// the number of validation errors and contains only errors that kube-apiserver also reports.
 func omitCauses(t *testing.T, what string, kubernetes, quorate object) {
 	t.Helper()
 	message, _ := quorate["message"].(string)
@@ -305,7 +307,7 @@ func causes(answer object) []any {
 	return causes
 }
 
-// show returns the compared form of a response. Validation reports errors of map values in random order.
+// show returns the text of a response for the comparison. Validation returns errors of map values in random order.
 func show(t *testing.T, status int, answer object) string {
 	t.Helper()
 	if causes := causes(answer); causes != nil {
@@ -319,8 +321,8 @@ func show(t *testing.T, status int, answer object) string {
 	return fmt.Sprintf("%d\n%s", status, chosen.ReplaceAll(encoded, nil))
 }
 
-// withoutTimes replaces the times that a server has set by constants of the same length: those of the managed fields,
-// and that of the deletion.
+// withoutTimes replaces the times that a server has set, in managed fields and of the deletion, by constants of the
+// same length.
 func withoutTimes(stored []byte, answer object) []byte {
 	m, _ := answer["metadata"].(map[string]any)
 	set := []any{m["deletionTimestamp"]}

@@ -14,8 +14,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestListWithSomethingUnreadable stores an object that cannot be decoded after more data than one flush sends: the
-// response must be an error, not a truncated list.
+// TestListWithSomethingUnreadable stores an object that cannot be decoded behind more data than one flush sends. The
+// response must be an error, and not a truncated list.
 func TestListWithSomethingUnreadable(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
@@ -28,7 +28,9 @@ func TestListWithSomethingUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	etcd.StopAfter(t)
-	process, err := upstream.StartQuorate(t.Context(), upstream.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint})
+	process, err := upstream.StartQuorate(t.Context(), upstream.Options{
+		Directory: directory, PKI: pki, Etcd: etcd.Endpoint,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +70,8 @@ func TestListWithSomethingUnreadable(t *testing.T) {
 			t.Errorf("%s: %v", accept, err)
 		}
 		var status struct{ Kind string }
-		if err := json.Unmarshal(body, &status); err != nil || response.StatusCode != http.StatusInternalServerError || status.Kind != "Status" {
+		if err := json.Unmarshal(body, &status); err != nil ||
+			response.StatusCode != http.StatusInternalServerError || status.Kind != "Status" {
 			t.Errorf("%s: %d %.300s", accept, response.StatusCode, body)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 )
 
-// formerPolicy is an RBAC policy of a former release with changes of an administrator, by key.
+// formerPolicy is an RBAC policy of a former release, with changes of an administrator, by key.
 func formerPolicy() map[string]runtime.Object {
 	rule := func(resource string) []rbacv1.PolicyRule {
 		return []rbacv1.PolicyRule{{
@@ -44,7 +44,8 @@ func formerPolicy() map[string]runtime.Object {
 		FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:rules":{}}`)},
 	}}
 	return map[string]runtime.Object{
-		// Roles that were not aggregated yet: one as an administrator changed it, one whose successor is there already.
+		// Roles before aggregation was introduced: one with an administrator's changes, and one whose successor exists
+		// already.
 		"clusterroles/admin":                    admin,
 		"clusterroles/view":                     role("view", rule("viewers")),
 		"clusterroles/system:aggregate-to-view": role("system:aggregate-to-view", rule("aggregated")),
@@ -61,7 +62,7 @@ func former(name string) metav1.ObjectMeta {
 	}
 }
 
-// storePolicy stores the former policy in etcd.
+// storePolicy writes the former policy to etcd.
 func storePolicy(t *testing.T, client *clientv3.Client, prefix string) {
 	serializer := protobuf.NewSerializer(clientscheme.Scheme, clientscheme.Scheme)
 	for key, object := range formerPolicy() {
@@ -75,7 +76,7 @@ func storePolicy(t *testing.T, client *clientv3.Client, prefix string) {
 	}
 }
 
-// havePolicyUpgraded compares the policies after the upgrade by each server.
+// havePolicyUpgraded compares the policies after each server has upgraded them.
 func (both *servers) havePolicyUpgraded(t *testing.T) {
 	for _, resource := range []string{"clusterroles", "clusterrolebindings", "roles", "rolebindings"} {
 		want, got := both.kubernetes.policy(t, resource), both.quorate.policy(t, resource)
@@ -95,7 +96,7 @@ func (both *servers) havePolicyUpgraded(t *testing.T) {
 	}
 }
 
-// policy returns the objects of a resource by namespace and name, without values that each server chooses.
+// policy returns the objects of a resource by namespace and name, without values that servers choose.
 func (s *server) policy(t *testing.T, resource string) map[string]object {
 	t.Helper()
 	objects := map[string]object{}

@@ -9,27 +9,28 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"quorate.dev/test/upstream"
 )
 
-// everything enables all APIs in both servers. Admission plugins that add to objects, or need a service account, which no
-// controller creates here, are disabled.
+// everything are the flags that enable all APIs in both servers. Admission plugins that add to objects, or need a
+// service account, which no controller creates in this test, are disabled.
 var everything = []string{
 	"--runtime-config=api/all=true",
 	"--feature-gates=ClusterTrustBundle=true,GenericWorkload=true,PodCertificateRequest=true,StorageVersionMigrator=true",
 	"--disable-admission-plugins=PodGroupProtection,ServiceAccount,StorageObjectInUseProtection,TaintNodesByCondition",
 }
 
-// TestEveryResourceIsStoredAlike creates the object that upstream has for every resource in every version, through one
-// server and then through the other: key and stored version must be those of upstream's table, and the bytes equal.
+// TestEveryResourceIsStoredAlike creates upstream's object for every resource in every version, through one server and
+// then through the other. The key and the stored version must be those in upstream's table, and the bytes must be
+// equal.
 func TestEveryResourceIsStoredAlike(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	both := startServers(t, everything...)
-	both.kubernetes.create(t, "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)
+	both.kubernetes.create(t, "/api/v1/namespaces",
+		`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)
 	entries, err := upstream.UpstreamResources(t.Context(), namespace)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +54,7 @@ func TestEveryResourceIsStoredAlike(t *testing.T) {
 	}
 }
 
-// served is an entry of discovery.
+// served is a resource in discovery.
 type served struct {
 	Name, Kind string
 	Namespaced bool
@@ -103,10 +104,12 @@ func (s *server) decode(t *testing.T, path string, into any) {
 	}
 }
 
-// allocated are the values that servers allocate for a service, fixed so that both are equal.
+// allocated are the values that servers allocate for a Service. They are fixed, so that both servers store the same.
 var allocated = map[string]any{"clusterIP": "10.0.0.77", "allocateLoadBalancerNodePorts": false}
 
-func (both *servers) storeEntry(t *testing.T, name schema.GroupVersionResource, kind served, e upstream.UpstreamResource) {
+func (both *servers) storeEntry(
+	t *testing.T, name schema.GroupVersionResource, kind served, e upstream.UpstreamResource,
+) {
 	t.Helper()
 	var body object
 	if err := json.Unmarshal([]byte(e.Stub), &body); err != nil {
@@ -141,12 +144,13 @@ func (both *servers) storeEntry(t *testing.T, name schema.GroupVersionResource, 
 	if want.Empty() {
 		want = name.GroupVersion().WithKind(kind.Kind)
 	}
-	if !strings.Contains(string(stored[1]), want.Kind) || !strings.Contains(string(stored[1]), want.GroupVersion().String()) {
+	if !strings.Contains(string(stored[1]), want.Kind) ||
+		!strings.Contains(string(stored[1]), want.GroupVersion().String()) {
 		t.Errorf("not stored as %v: %.100q", want, stored[1])
 	}
 }
 
-// at reads the value that was stored at creation: controllers may have changed it since.
+// at returns the value that was stored at the creation, which controllers may have changed since.
 func (both *servers) at(t *testing.T, writer *server, path string, created object) []byte {
 	t.Helper()
 	revision, err := strconv.ParseInt(metadata(created)["resourceVersion"].(string), 10, 64)
@@ -163,7 +167,7 @@ func (both *servers) at(t *testing.T, writer *server, path string, created objec
 	return response.Kvs[0].Value
 }
 
-// remove deletes an object and its finalizers, which no controller removes here.
+// remove deletes an object and its finalizers, because no controller removes them in this test.
 func (both *servers) remove(t *testing.T, writer *server, path, key string) {
 	t.Helper()
 	writer.delete(t, path)

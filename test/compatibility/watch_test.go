@@ -19,8 +19,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestWatchOfASteadyStream resumes watches at the last revision received, including those of bookmarks, while objects are
-// created continuously: no watch may miss an object.
+// TestWatchOfASteadyStream resumes watches at the last revision that was received, including revisions of bookmarks,
+// while objects are created continuously. No watch may miss an object.
 func TestWatchOfASteadyStream(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
@@ -59,10 +59,11 @@ func TestWatchOfASteadyStream(t *testing.T) {
 	}
 }
 
-// lastName is the name of the object that is created last: a watcher that received it must have received all others.
+// lastName is the name of the object that is created last. A watcher that has received it must have received all
+// others.
 const lastName = "the-last"
 
-// stream holds the created objects, which watchers must receive.
+// stream contains the created objects, which all watchers must receive.
 type stream struct {
 	*testing.T
 	objects typed.ConfigMapInterface
@@ -79,7 +80,9 @@ func (s *stream) write(ctx context.Context, writer int) {
 }
 
 func (s *stream) create(name string) bool {
-	if _, err := s.objects.Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+	if _, err := s.objects.Create(
+		s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{},
+	); err != nil {
 		s.Errorf("create %s: %v", name, err)
 		return false
 	}
@@ -87,8 +90,8 @@ func (s *stream) create(name string) bool {
 	return true
 }
 
-// watchToTheEnd runs consecutive watches of the given number of seconds, and returns the names of all objects received up
-// to the last one.
+// watchToTheEnd runs consecutive watches that last the given number of seconds, and returns the names of all objects
+// that were received up to the last one.
 func (s *stream) watchToTheEnd(ctx context.Context, seconds int64) map[string]bool {
 	seen := map[string]bool{}
 	for revision := "1"; revision != "" && !seen[lastName]; {
@@ -97,7 +100,7 @@ func (s *stream) watchToTheEnd(ctx context.Context, seconds int64) map[string]bo
 	return seen
 }
 
-// watchFrom returns the revision to resume at, empty after an error.
+// watchFrom returns the revision at which to resume, or "" after an error.
 func (s *stream) watchFrom(ctx context.Context, seconds int64, revision string, seen map[string]bool) string {
 	changes, err := s.objects.Watch(ctx, metav1.ListOptions{
 		ResourceVersion: revision, AllowWatchBookmarks: true, TimeoutSeconds: &seconds,
@@ -124,7 +127,7 @@ func (s *stream) watchFrom(ctx context.Context, seconds int64, revision string, 
 	return revision
 }
 
-// mustHave reports objects that a watcher missed although they were created before the last.
+// mustHave reports the objects that a watcher has missed although they were created before the last one.
 func (s *stream) mustHave(watcher int, seen map[string]bool) {
 	missed := []string{}
 	s.created.Range(func(name, _ any) bool {

@@ -1,5 +1,6 @@
-// Package controlplane runs kube-controller-manager and kube-scheduler on this project's API server and on kube-apiserver:
-// every kind of workload must behave equally on both, and the logs must not have more errors than on kube-apiserver.
+// Package controlplane runs kube-controller-manager and kube-scheduler on this project's API server and on
+// kube-apiserver: every kind of workload must behave equally on both, and the logs must not have more errors than on
+// kube-apiserver.
 package controlplane
 
 import (
@@ -66,7 +67,7 @@ func TestControlPlane(t *testing.T) {
 					t.Run(step, func(t *testing.T) {
 						t.Parallel()
 						begun := time.Now()
-						run(&scene{T: t, cluster: c, namespace: step})
+						run(&stepTest{T: t, cluster: c, namespace: step})
 						t.Logf("%s: %s", step, time.Since(begun).Round(10*time.Millisecond))
 					})
 				}
@@ -80,7 +81,7 @@ func TestControlPlane(t *testing.T) {
 }
 
 // steps are independent of each other; each has its own namespace.
-var steps = map[string]func(*scene){
+var steps = map[string]func(*stepTest){
 	"deployment":      deployment,
 	"statefulset":     statefulSet,
 	"daemonset":       daemonSet,
@@ -101,7 +102,9 @@ var steps = map[string]func(*scene){
 }
 
 // startCluster starts everything and stops it, the clients first, when the test ends.
-func startCluster(t *testing.T, directory string, startServer func(*testing.T, upstream.Options) (*upstream.APIServer, error)) *cluster {
+func startCluster(
+	t *testing.T, directory string, startServer func(*testing.T, upstream.Options) (*upstream.APIServer, error),
+) *cluster {
 	c := start(t, directory, startServer, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction")
 	c.startControllers(t, directory)
 	for _, name := range []string{"node-a", "node-b"} {
@@ -111,7 +114,10 @@ func startCluster(t *testing.T, directory string, startServer func(*testing.T, u
 }
 
 // start starts a server without clients.
-func start(t *testing.T, directory string, startServer func(*testing.T, upstream.Options) (*upstream.APIServer, error), arguments ...string) *cluster {
+func start(
+	t *testing.T, directory string, startServer func(*testing.T, upstream.Options) (*upstream.APIServer, error),
+	arguments ...string,
+) *cluster {
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
@@ -136,21 +142,23 @@ func start(t *testing.T, directory string, startServer func(*testing.T, upstream
 func TestControllersInTheServer(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	c := start(t, t.TempDir(), servers["quorate"], "--controllers=*")
-	for step, run := range map[string]func(*scene){
+	for step, run := range map[string]func(*stepTest){
 		"garbage":         garbage,
 		"aggregated-role": aggregatedRole,
 		"quota":           counted,
-		"namespace":       func(s *scene) { s.begin(); ended(s) },
+		"namespace":       func(s *stepTest) { s.begin(); ended(s) },
 	} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
-			run(&scene{T: t, cluster: c, namespace: step})
+			run(&stepTest{T: t, cluster: c, namespace: step})
 		})
 	}
 }
 
 func (c *cluster) startControllers(t *testing.T, directory string) {
-	client := upstream.Client{Directory: directory, PKI: c.pki, Server: c.config, Arguments: []string{"--kube-api-qps=500", "--kube-api-burst=500"}}
+	client := upstream.Client{
+		Directory: directory, PKI: c.pki, Server: c.config, Arguments: []string{"--kube-api-qps=500", "--kube-api-burst=500"},
+	}
 	scheduler, err := client.StartScheduler(t.Context())
 	if err != nil {
 		t.Fatal(err)

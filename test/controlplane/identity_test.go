@@ -19,14 +19,15 @@ import (
 )
 
 // mustBe waits until the server authenticates a client as the given user: it observes new tokens asynchronously.
-func (s *scene) mustBe(want string, config *rest.Config) {
+func (s *stepTest) mustBe(want string, config *rest.Config) {
 	s.Helper()
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		s.Fatal(err)
 	}
 	s.await("being "+want, func(ctx context.Context) error {
-		review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, meta.CreateOptions{})
+		review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx,
+			&authenticationv1.SelfSubjectReview{}, meta.CreateOptions{})
 		if err == nil && review.Status.UserInfo.Username != want {
 			err = fmt.Errorf("taken for %s", review.Status.UserInfo.Username)
 		}
@@ -35,7 +36,7 @@ func (s *scene) mustBe(want string, config *rest.Config) {
 }
 
 // accounts get tokens and the root CA configmap.
-func accounts(s *scene) {
+func accounts(s *stepTest) {
 	s.begin()
 	s.await("the root certificates", func(ctx context.Context) error {
 		roots, err := s.typed.CoreV1().ConfigMaps(s.namespace).Get(ctx, "kube-root-ca.crt", meta.GetOptions{})
@@ -46,7 +47,8 @@ func accounts(s *scene) {
 	})
 	want := "system:serviceaccount:" + s.namespace + ":default"
 	anonymous := rest.AnonymousClientConfig(s.config)
-	request, err := s.typed.CoreV1().ServiceAccounts(s.namespace).CreateToken(s.Context(), "default", &authenticationv1.TokenRequest{}, meta.CreateOptions{})
+	request, err := s.typed.CoreV1().ServiceAccounts(s.namespace).CreateToken(s.Context(), "default",
+		&authenticationv1.TokenRequest{}, meta.CreateOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -74,12 +76,13 @@ func accounts(s *scene) {
 }
 
 // certificate is signed by the controllers after its approval, and accepted by the server.
-func certificate(s *scene) {
+func certificate(s *stepTest) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		s.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "alice"}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: "alice"}}, key)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -88,7 +91,8 @@ func certificate(s *scene) {
 		ObjectMeta: meta.ObjectMeta{Name: "alice"},
 		Spec: certificates.CertificateSigningRequestSpec{
 			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
-			SignerName: certificates.KubeAPIServerClientSignerName, Usages: []certificates.KeyUsage{certificates.UsageClientAuth},
+			SignerName: certificates.KubeAPIServerClientSignerName,
+			Usages:     []certificates.KeyUsage{certificates.UsageClientAuth},
 		},
 	}, meta.CreateOptions{})
 	if err != nil {
@@ -112,12 +116,14 @@ func certificate(s *scene) {
 		s.Fatal(err)
 	}
 	config := rest.AnonymousClientConfig(s.config)
-	config.CertData, config.KeyData = request.Status.Certificate, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
+	config.CertData, config.KeyData = request.Status.Certificate, pem.EncodeToMemory(&pem.Block{
+		Type: "EC PRIVATE KEY", Bytes: private,
+	})
 	s.mustBe("alice", config)
 }
 
 // aggregatedRole has the rules of the roles that it selects; edit has those of a new role with its label.
-func aggregatedRole(s *scene) {
+func aggregatedRole(s *stepTest) {
 	s.create(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: part, labels: {example.com/part: "yes", rbac.authorization.k8s.io/aggregate-to-view: "true"}},
 		rules: [{apiGroups: [example.com], resources: [widgets], verbs: [get]}]}`)
 	s.create(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: whole},

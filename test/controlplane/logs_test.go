@@ -147,7 +147,10 @@ func TestWorse(t *testing.T) {
 	count := func(n int) problem { return problem{count: n} }
 	known := []*regexp.Regexp{regexp.MustCompile("^sometimes")}
 	got := worse(
-		map[string]problem{"new": count(1), "sometimes": count(100), "sometimes, and a lot": count(101), "usual": count(110), "storm": count(111)},
+		map[string]problem{
+			"new": count(1), "sometimes": count(100), "sometimes, and a lot": count(101),
+			"usual": count(110), "storm": count(111),
+		},
 		map[string]problem{"usual": count(2), "storm": count(2), "theirs alone": count(5)}, known)
 	want := map[string]string{
 		"new":                  "had a problem that it does not have with kube-apiserver",

@@ -9,12 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/restmapper"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"quorate.dev/test/upstream"
 )
@@ -32,8 +31,8 @@ spec:
   - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
 `
 
-// TestStorageVersionMigration migrates a custom resource to another version, and a built-in one to another encryption key,
-// by kube-controller-manager. It also passes with StartKubernetes.
+// TestStorageVersionMigration migrates a custom resource to another version, and a built-in one to another encryption
+// key, by kube-controller-manager. It also passes with StartKubernetes.
 func TestStorageVersionMigration(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	t.Parallel()
@@ -49,9 +48,10 @@ func TestStorageVersionMigration(t *testing.T) {
 	}
 	keys := filepath.Join(directory, "encryption.yaml")
 	writeKeys(t, keys, "old", "new")
-	c := start(t, directory, startServer, "--encryption-provider-config="+keys, "--encryption-provider-config-automatic-reload=true",
+	c := start(t, directory, startServer, "--encryption-provider-config="+keys,
+		"--encryption-provider-config-automatic-reload=true",
 		"--feature-gates=StorageVersionMigrator=true", "--runtime-config=storagemigration.k8s.io/v1beta1=true")
-	s := &scene{T: t, cluster: c, namespace: "default"}
+	s := &stepTest{T: t, cluster: c, namespace: "default"}
 	s.create(gadgets)
 	s.awaitCondition("CustomResourceDefinition.apiextensions.k8s.io", "gadgets.example.com", "Established", "True")
 	s.mapAgain()
@@ -67,7 +67,9 @@ func TestStorageVersionMigration(t *testing.T) {
 	s.awaitField("CustomResourceDefinition.apiextensions.k8s.io", definition, stored, "[v1 v2]")
 
 	manager, err := upstream.Client{
-		Directory: directory, PKI: c.pki, Server: c.config, Arguments: []string{"--feature-gates=StorageVersionMigrator=true"},
+		Directory: directory, PKI: c.pki, Server: c.config, Arguments: []string{
+			"--feature-gates=StorageVersionMigrator=true",
+		},
 	}.StartControllerManager(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +114,7 @@ func writeKeys(t *testing.T, file string, names ...string) {
 }
 
 // awaitKey waits until the server writes with a key.
-func (s *scene) awaitKey(endpoint, key string) {
+func (s *stepTest) awaitKey(endpoint, key string) {
 	s.Helper()
 	s.create(`{apiVersion: v1, kind: Secret, metadata: {name: probe}}`)
 	writes := 0
@@ -124,7 +126,7 @@ func (s *scene) awaitKey(endpoint, key string) {
 }
 
 // awaitEncrypted waits until Secrets are stored with a key.
-func (s *scene) awaitEncrypted(endpoint, key string, names ...string) {
+func (s *stepTest) awaitEncrypted(endpoint, key string, names ...string) {
 	s.Helper()
 	for _, name := range names {
 		s.await("Secret "+name+" with key "+key, func(context.Context) error { return s.encrypted(endpoint, key, name) })
@@ -132,7 +134,7 @@ func (s *scene) awaitEncrypted(endpoint, key string, names ...string) {
 }
 
 // encrypted returns an error if a Secret is not stored with a key.
-func (s *scene) encrypted(endpoint, key, name string) error {
+func (s *stepTest) encrypted(endpoint, key, name string) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
 	if err != nil {
 		return err
@@ -152,7 +154,7 @@ func (s *scene) encrypted(endpoint, key, name string) error {
 }
 
 // awaitRevision waits until a migration has the revision up to which it migrates objects.
-func (s *scene) awaitRevision(migration string) {
+func (s *stepTest) awaitRevision(migration string) {
 	s.Helper()
 	s.await("the revision of migration "+migration, func(ctx context.Context) error {
 		object, err := s.of("StorageVersionMigration.storagemigration.k8s.io").Get(ctx, migration, meta.GetOptions{})
@@ -172,7 +174,7 @@ func versionsOf(definition string) string {
 }
 
 // mapAgain reads discovery again.
-func (s *scene) mapAgain() {
+func (s *stepTest) mapAgain() {
 	s.Helper()
 	s.await("discovery to have gadgets", func(context.Context) error {
 		groups, err := restmapper.GetAPIGroupResources(s.typed.Discovery())
@@ -186,7 +188,7 @@ func (s *scene) mapAgain() {
 }
 
 // checkStored checks that all objects are there and stored in version 2.
-func (s *scene) checkStored(endpoint string) {
+func (s *stepTest) checkStored(endpoint string) {
 	s.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
 	if err != nil {
@@ -206,7 +208,8 @@ func (s *scene) checkStored(endpoint string) {
 			s.Errorf("%s is stored as %s: %v", kv.Key, kv.Value, err)
 		}
 	}
-	if secret, err := s.typed.CoreV1().Secrets("default").Get(s.Context(), "secret", meta.GetOptions{}); err != nil || string(secret.Data["key"]) != "value" {
+	if secret, err := s.typed.CoreV1().Secrets("default").Get(s.Context(), "secret", meta.GetOptions{}); err != nil ||
+		string(secret.Data["key"]) != "value" {
 		s.Errorf("the secret is %v: %v", secret, err)
 	}
 }

@@ -48,11 +48,16 @@ func (c *cluster) startNode(t *testing.T, name string, taints ...core.Taint) {
 	client := kubernetes.NewForConfigOrDie(config)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(cancel)
-	n := &node{name: name, client: client, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
+	n := &node{
+		name: name, client: client,
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+	}
 	if err := n.register(ctx, taints); err != nil {
 		t.Fatal(err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *meta.ListOptions) {
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(
+		o *meta.ListOptions,
+	) {
 		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", name).String()
 	}))
 	n.pods = factory.Core().V1().Pods().Informer()
@@ -75,11 +80,14 @@ func (c *cluster) startNode(t *testing.T, name string, taints ...core.Taint) {
 
 func (n *node) register(ctx context.Context, taints []core.Taint) error {
 	capacity := core.ResourceList{
-		core.ResourceCPU: resource.MustParse("8"), core.ResourceMemory: resource.MustParse("16Gi"), core.ResourcePods: resource.MustParse("110"),
+		core.ResourceCPU: resource.MustParse("8"), core.ResourceMemory: resource.MustParse("16Gi"),
+		core.ResourcePods: resource.MustParse("110"),
 	}
 	registered, err := n.client.CoreV1().Nodes().Create(ctx, &core.Node{
-		ObjectMeta: meta.ObjectMeta{Name: n.name, Labels: map[string]string{core.LabelHostname: n.name, core.LabelOSStable: "linux"}},
-		Spec:       core.NodeSpec{Taints: taints},
+		ObjectMeta: meta.ObjectMeta{
+			Name: n.name, Labels: map[string]string{core.LabelHostname: n.name, core.LabelOSStable: "linux"},
+		},
+		Spec: core.NodeSpec{Taints: taints},
 	}, meta.CreateOptions{})
 	if err != nil {
 		return err
@@ -88,9 +96,12 @@ func (n *node) register(ctx context.Context, taints []core.Taint) error {
 	registered.Status = core.NodeStatus{
 		Capacity: capacity, Allocatable: capacity,
 		Conditions: []core.NodeCondition{{
-			Type: core.NodeReady, Status: core.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now,
+			Type: core.NodeReady, Status: core.ConditionTrue, Reason: "KubeletReady",
+			LastHeartbeatTime: now, LastTransitionTime: now,
 		}},
-		Addresses: []core.NodeAddress{{Type: core.NodeInternalIP, Address: "127.0.0.1"}, {Type: core.NodeHostName, Address: n.name}},
+		Addresses: []core.NodeAddress{
+			{Type: core.NodeInternalIP, Address: "127.0.0.1"}, {Type: core.NodeHostName, Address: n.name},
+		},
 	}
 	if _, err = n.client.CoreV1().Nodes().UpdateStatus(ctx, registered, meta.UpdateOptions{}); err != nil {
 		return err
@@ -98,7 +109,8 @@ func (n *node) register(ctx context.Context, taints []core.Taint) error {
 	_, err = n.client.CoordinationV1().Leases(leases).Create(ctx, &coordination.Lease{
 		ObjectMeta: meta.ObjectMeta{Name: n.name},
 		Spec: coordination.LeaseSpec{
-			HolderIdentity: &n.name, LeaseDurationSeconds: ptr.To(int32(leaseDuration.Seconds())), RenewTime: ptr.To(meta.NowMicro()),
+			HolderIdentity: &n.name, LeaseDurationSeconds: ptr.To(int32(leaseDuration.Seconds())),
+			RenewTime: ptr.To(meta.NowMicro()),
 		},
 	}, meta.CreateOptions{})
 	return err
@@ -169,10 +181,13 @@ func status(pod *core.Pod) core.PodStatus {
 	hash.Write([]byte(pod.UID))
 	s.PodIP = fmt.Sprintf("10.88.%d.%d", hash.Sum32()>>8&0xff, hash.Sum32()&0xff)
 	s.PodIPs = []core.PodIP{{IP: s.PodIP}}
-	state, isReady, reason := core.ContainerState{Running: &core.ContainerStateRunning{StartedAt: now}}, core.ConditionTrue, ""
+	state, isReady, reason :=
+		core.ContainerState{Running: &core.ContainerStateRunning{StartedAt: now}}, core.ConditionTrue, ""
 	if pod.Spec.RestartPolicy != core.RestartPolicyAlways {
 		s.Phase, isReady, reason = core.PodSucceeded, core.ConditionFalse, "PodCompleted"
-		state = core.ContainerState{Terminated: &core.ContainerStateTerminated{Reason: "Completed", StartedAt: now, FinishedAt: now}}
+		state = core.ContainerState{
+			Terminated: &core.ContainerStateTerminated{Reason: "Completed", StartedAt: now, FinishedAt: now},
+		}
 	}
 	for _, c := range pod.Spec.Containers {
 		s.ContainerStatuses = append(s.ContainerStatuses, core.ContainerStatus{

@@ -13,7 +13,7 @@ import (
 )
 
 // quota is counted and enforced, for controllers too.
-func quota(s *scene) {
+func quota(s *stepTest) {
 	counted(s)
 	s.create(deploymentOf("web", 3))
 	s.awaitPods("web", 2, image)
@@ -21,15 +21,18 @@ func quota(s *scene) {
 }
 
 // counted checks the usage of a quota and its enforcement.
-func counted(s *scene) {
+func counted(s *stepTest) {
 	s.begin()
 	s.create(`{apiVersion: v1, kind: ConfigMap, metadata: {name: before}}`)
 	s.create(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: little}, spec: {hard: {count/secrets: 1, pods: 2}}}`)
 	s.awaitField("ResourceQuota", "little", "status.used", map[string]any{"count/secrets": "0", "pods": "0"})
 	s.create(`{apiVersion: v1, kind: Secret, metadata: {name: first}}`)
 	s.awaitField("ResourceQuota", "little", "status.used", map[string]any{"count/secrets": "1", "pods": "0"})
-	_, err := s.typed.CoreV1().Secrets(s.namespace).Create(s.Context(), &core.Secret{ObjectMeta: meta.ObjectMeta{Name: "second"}}, meta.CreateOptions{})
-	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota: little, requested: count/secrets=1, used: count/secrets=1, limited: count/secrets=1") {
+	_, err := s.typed.CoreV1().Secrets(s.namespace).Create(s.Context(),
+		&core.Secret{ObjectMeta: meta.ObjectMeta{Name: "second"}}, meta.CreateOptions{})
+	if !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(),
+			"exceeded quota: little, requested: count/secrets=1, used: count/secrets=1, limited: count/secrets=1") {
 		s.Errorf("a secret too many: %v", err)
 	}
 	s.delete("Secret", "first", meta.DeletePropagationBackground)
@@ -37,7 +40,7 @@ func counted(s *scene) {
 }
 
 // autoscaler has no metrics, but enforces the minimum number of replicas.
-func autoscaler(s *scene) {
+func autoscaler(s *stepTest) {
 	s.begin()
 	s.create(deploymentOf("web", 1))
 	s.create(`{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: web}, spec: {minReplicas: 2, maxReplicas: 4,
@@ -51,14 +54,16 @@ func autoscaler(s *scene) {
 }
 
 // budget prevents evictions.
-func budget(s *scene) {
+func budget(s *stepTest) {
 	s.begin()
 	s.create(deploymentOf("web", 2))
 	pods := s.awaitPods("web", 2, image)
 	s.create(`{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: web}, spec: {minAvailable: 2, selector: {matchLabels: {app: web}}}}`)
 	s.awaitField("PodDisruptionBudget.policy", "web", "status.currentHealthy", 2)
 	evict := func() error {
-		return s.typed.PolicyV1().Evictions(s.namespace).Evict(s.Context(), &policy.Eviction{ObjectMeta: meta.ObjectMeta{Namespace: s.namespace, Name: pods[0].Name}})
+		return s.typed.PolicyV1().Evictions(s.namespace).Evict(s.Context(), &policy.Eviction{
+			ObjectMeta: meta.ObjectMeta{Namespace: s.namespace, Name: pods[0].Name},
+		})
 	}
 	if err := evict(); apierrors.ReasonForError(err) != meta.StatusReasonTooManyRequests {
 		s.Fatalf("an eviction against the budget: %v", err)
@@ -74,7 +79,7 @@ func budget(s *scene) {
 }
 
 // service has the addresses of its ready pods.
-func service(s *scene) {
+func service(s *stepTest) {
 	s.begin()
 	s.create(`{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}}`)
 	s.create(deploymentOf("web", 2))
@@ -99,10 +104,12 @@ func service(s *scene) {
 	})
 }
 
-func (s *scene) awaitAddresses(name string, count int) {
+func (s *stepTest) awaitAddresses(name string, count int) {
 	s.Helper()
 	s.await(fmt.Sprintf("%d addresses of service %s", count, name), func(ctx context.Context) error {
-		slices, err := s.typed.DiscoveryV1().EndpointSlices(s.namespace).List(ctx, meta.ListOptions{LabelSelector: "kubernetes.io/service-name=" + name})
+		slices, err := s.typed.DiscoveryV1().EndpointSlices(s.namespace).List(ctx, meta.ListOptions{
+			LabelSelector: "kubernetes.io/service-name=" + name,
+		})
 		if err != nil {
 			return err
 		}
@@ -122,7 +129,7 @@ func (s *scene) awaitAddresses(name string, count int) {
 }
 
 // namespaceLife ends with everything in the namespace, when its last finalizer is done.
-func namespaceLife(s *scene) {
+func namespaceLife(s *stepTest) {
 	s.begin()
 	s.create(deploymentOf("web", 2))
 	s.awaitPods("web", 2, image)
@@ -130,12 +137,14 @@ func namespaceLife(s *scene) {
 }
 
 // ended deletes a namespace with content.
-func ended(s *scene) {
+func ended(s *stepTest) {
 	s.create(`{apiVersion: v1, kind: ConfigMap, metadata: {name: kept, finalizers: [example.com/slow]}}`)
 	s.delete("Namespace", s.namespace, meta.DeletePropagationBackground)
 	s.awaitCondition("Namespace", s.namespace, "NamespaceFinalizersRemaining", "True")
-	_, err := s.typed.CoreV1().ConfigMaps(s.namespace).Create(s.Context(), &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: "late"}}, meta.CreateOptions{})
-	if status, ok := err.(apierrors.APIStatus); !ok || status.Status().Code != http.StatusForbidden || !apierrors.HasStatusCause(err, core.NamespaceTerminatingCause) {
+	_, err := s.typed.CoreV1().ConfigMaps(s.namespace).Create(s.Context(),
+		&core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: "late"}}, meta.CreateOptions{})
+	if status, ok := err.(apierrors.APIStatus); !ok || status.Status().Code != http.StatusForbidden ||
+		!apierrors.HasStatusCause(err, core.NamespaceTerminatingCause) {
 		s.Errorf("something new in a namespace that ends: %v", err)
 	}
 	s.patch("ConfigMap", "kept", `{metadata: {finalizers: null}}`)

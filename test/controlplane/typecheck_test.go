@@ -62,8 +62,8 @@ func TestTypeChecking(t *testing.T) {
 	}
 }
 
-// checkPolicies creates the policies on a server and returns what the controller wrote. On kube-apiserver the controller
-// is kube-controller-manager's.
+// checkPolicies creates the policies on a server and returns what the controller wrote. On kube-apiserver the
+// controller is kube-controller-manager's.
 func checkPolicies(t *testing.T, name string, arguments ...string) map[string]string {
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
@@ -78,7 +78,9 @@ func checkPolicies(t *testing.T, name string, arguments ...string) map[string]st
 	createCheckedKind(t, server.Admin)
 	if len(arguments) == 0 {
 		manager, err := upstream.Client{
-			Directory: directory, PKI: pki, Server: server.Admin, Arguments: []string{"--controllers=validatingadmissionpolicy-status-controller"},
+			Directory: directory, PKI: pki, Server: server.Admin, Arguments: []string{
+				"--controllers=validatingadmissionpolicy-status-controller",
+			},
 		}.StartControllerManager(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +97,9 @@ func checkPolicies(t *testing.T, name string, arguments ...string) map[string]st
 		if err := json.Unmarshal([]byte(spec), &policy.Spec); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), policy, metav1.CreateOptions{}); err != nil {
+		if _, err := client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(
+			t.Context(), policy, metav1.CreateOptions{},
+		); err != nil {
 			t.Fatal(err)
 		}
 		statuses[name] = awaitChecked(t, client, name)
@@ -114,7 +118,9 @@ func createCheckedKind(t *testing.T, config *rest.Config) {
 	if err := json.Unmarshal([]byte(checkedKind), definition); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), definition, metav1.CreateOptions{}); err != nil {
+	if _, err := client.ApiextensionsV1().CustomResourceDefinitions().Create(
+		t.Context(), definition, metav1.CreateOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	published := func(context.Context) (bool, error) {

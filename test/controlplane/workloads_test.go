@@ -20,7 +20,7 @@ func deploymentOf(name string, replicas int) string {
 }
 
 // deployment is created, scaled, rolled out, rolled back, and deleted in the foreground.
-func deployment(s *scene) {
+func deployment(s *stepTest) {
 	s.begin()
 	s.create(deploymentOf("web", 2))
 	s.awaitPods("web", 2, image)
@@ -32,10 +32,14 @@ func deployment(s *scene) {
 	s.patch("Deployment.apps", "web", `{spec: {replicas: 3}}`)
 	s.patch("Deployment.apps", "web", newImage)
 	s.awaitPods("web", 3, "image:2")
-	s.awaitField("Deployment.apps", "web", "metadata.annotations", map[string]any{"deployment.kubernetes.io/revision": "2"})
+	s.awaitField("Deployment.apps", "web", "metadata.annotations", map[string]any{
+		"deployment.kubernetes.io/revision": "2",
+	})
 	s.awaitField("Deployment.apps", "web", "status.updatedReplicas", 3)
 	s.await("events of the rollout", func(ctx context.Context) error {
-		events, err := s.typed.CoreV1().Events(s.namespace).List(ctx, meta.ListOptions{FieldSelector: "involvedObject.name=web,reason=ScalingReplicaSet"})
+		events, err := s.typed.CoreV1().Events(s.namespace).List(ctx, meta.ListOptions{
+			FieldSelector: "involvedObject.name=web,reason=ScalingReplicaSet",
+		})
 		if err == nil && len(events.Items) < 3 {
 			err = fmt.Errorf("there are %d", len(events.Items))
 		}
@@ -51,7 +55,7 @@ func deployment(s *scene) {
 }
 
 // statefulSet has a volume for each pod, creates and replaces pods in order, and orphans them.
-func statefulSet(s *scene) {
+func statefulSet(s *stepTest) {
 	s.begin()
 	for i := range 2 {
 		s.create(fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: volume-%d}, spec: {capacity: {storage: 1Gi},
@@ -96,9 +100,11 @@ func statefulSet(s *scene) {
 }
 
 // daemonSet has a pod on each node.
-func daemonSet(s *scene) {
+func daemonSet(s *stepTest) {
 	s.begin()
-	s.create(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: agent}, spec: {selector: {matchLabels: {app: agent}}, template: ` + template("agent") + `}}`)
+	s.create(
+		`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: agent}, spec: {selector: {matchLabels: {app: agent}}, template: ` + template("agent") + `}}`,
+	)
 	pods := s.awaitPods("agent", 2, image)
 	if pods[0].Spec.NodeName == pods[1].Spec.NodeName {
 		s.Errorf("both pods are on %s", pods[0].Spec.NodeName)
@@ -111,10 +117,11 @@ func daemonSet(s *scene) {
 }
 
 // job completes, and is deleted after its TTL.
-func job(s *scene) {
+func job(s *stepTest) {
 	s.begin()
 	job := func(name, more string) string {
-		return `{apiVersion: batch/v1, kind: Job, metadata: {name: ` + name + `}, spec: {completions: 3, parallelism: 2` + more +
+		return `{apiVersion: batch/v1, kind: Job, metadata: {name: ` + name +
+			`}, spec: {completions: 3, parallelism: 2` + more +
 			`, template: ` + template(name, "restartPolicy: Never") + `}}`
 	}
 	s.create(job("work", ""))
@@ -131,7 +138,7 @@ func job(s *scene) {
 }
 
 // cronJob creates jobs that complete.
-func cronJob(s *scene) {
+func cronJob(s *stepTest) {
 	s.begin()
 	s.create(`{apiVersion: batch/v1, kind: CronJob, metadata: {name: often}, spec: {schedule: "@every 1s", successfulJobsHistoryLimit: 1,
 		jobTemplate: {spec: {template: ` + template("often", "restartPolicy: OnFailure") + `}}}}`)
@@ -147,9 +154,11 @@ func cronJob(s *scene) {
 	s.awaitPods("often", 0, image)
 }
 
-func replicationController(s *scene) {
+func replicationController(s *stepTest) {
 	s.begin()
-	s.create(`{apiVersion: v1, kind: ReplicationController, metadata: {name: old}, spec: {replicas: 2, selector: {app: old}, template: ` + template("old") + `}}`)
+	s.create(
+		`{apiVersion: v1, kind: ReplicationController, metadata: {name: old}, spec: {replicas: 2, selector: {app: old}, template: ` + template("old") + `}}`,
+	)
 	pods := s.awaitPods("old", 2, image)
 	s.delete("Pod", pods[0].Name, meta.DeletePropagationBackground)
 	s.awaitGone("Pod", pods[0].Name)
@@ -159,12 +168,15 @@ func replicationController(s *scene) {
 }
 
 // garbage collects dependents of deleted owners, of a custom kind too.
-func garbage(s *scene) {
+func garbage(s *stepTest) {
 	s.begin()
 	owner := func(name, uid string) string {
-		return fmt.Sprintf(`ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: %s, uid: %s, blockOwnerDeletion: true}]`, name, uid)
+		return fmt.Sprintf(
+			`ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: %s, uid: %s, blockOwnerDeletion: true}]`, name, uid,
+		)
 	}
-	s.create(`{apiVersion: v1, kind: ConfigMap, metadata: {name: lost, ` + owner("never", "11111111-2222-3333-4444-555555555555") + `}}`)
+	s.create(`{apiVersion: v1, kind: ConfigMap, metadata: {name: lost, ` +
+		owner("never", "11111111-2222-3333-4444-555555555555") + `}}`)
 	s.awaitGone("ConfigMap", "lost")
 
 	s.create(`{apiVersion: v1, kind: ConfigMap, metadata: {name: root}}`)
@@ -172,7 +184,8 @@ func garbage(s *scene) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.create(`{apiVersion: v1, kind: Secret, metadata: {name: leaf, finalizers: [example.com/slow], ` + owner("root", string(root.GetUID())) + `}}`)
+	s.create(`{apiVersion: v1, kind: Secret, metadata: {name: leaf, finalizers: [example.com/slow], ` +
+		owner("root", string(root.GetUID())) + `}}`)
 	s.delete("ConfigMap", "root", meta.DeletePropagationForeground)
 	s.await("the leaf to be deleted", func(ctx context.Context) error {
 		leaf, err := s.of("Secret").Get(ctx, "leaf", meta.GetOptions{})
@@ -189,7 +202,7 @@ func garbage(s *scene) {
 }
 
 // unschedulable is a pod that fits on no node until one is added.
-func unschedulable(s *scene) {
+func unschedulable(s *stepTest) {
 	s.begin()
 	s.create(`{apiVersion: v1, kind: Pod, metadata: {name: picky, labels: {app: picky}}, spec: {nodeSelector: {disk: fast}, containers: [{name: c, image: "image:1"}]}}`)
 	s.awaitCondition("Pod", "picky", "PodScheduled", "False")
@@ -200,15 +213,17 @@ func unschedulable(s *scene) {
 }
 
 // taint evicts pods without a toleration from a node.
-func taint(s *scene) {
-	s.startNode(s.T, "node-of-taint", core.Taint{Key: "clouds", Effect: core.TaintEffectNoSchedule}) // no other step's pods
+func taint(s *stepTest) {
+	// The taint keeps the pods of other steps away from the node.
+	s.startNode(s.T, "node-of-taint", core.Taint{Key: "clouds", Effect: core.TaintEffectNoSchedule})
 	s.begin()
 	for _, pod := range []string{"strong", "weak"} {
 		tolerations := "[{key: storm, effect: NoExecute, operator: Exists}]"
 		if pod == "weak" {
 			tolerations = "[]"
 		}
-		s.create(strings.NewReplacer("POD", pod, "THESE", tolerations).Replace(`{apiVersion: v1, kind: Pod, metadata: {name: POD, labels: {app: POD}},
+		s.create(strings.NewReplacer("POD", pod, "THESE",
+			tolerations).Replace(`{apiVersion: v1, kind: Pod, metadata: {name: POD, labels: {app: POD}},
 			spec: {tolerations: THESE, nodeName: node-of-taint, containers: [{name: c, image: "image:1"}]}}`))
 		s.awaitPods(pod, 1, image)
 	}

@@ -15,10 +15,10 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// auditTimeout bounds the wait for the last event of a request, which a server writes after its response.
+// auditTimeout bounds the wait for the last event of a request. A server writes it after the response.
 const auditTimeout = 20 * time.Second
 
-// Audited returns a script whose requests have an Audit-ID, with an AUDIT case after each of them.
+// Audited returns a script in which each request has an Audit-ID and is followed by an AUDIT case.
 func Audited(script *Script, name string) *Script {
 	audited := &Script{Name: name, Area: script.Area}
 	for i, c := range script.Cases {
@@ -31,12 +31,13 @@ func Audited(script *Script, name string) *Script {
 			}
 		}
 		audited.Cases = append(audited.Cases, c)
-		if strings.ToUpper(c.Method) == c.Method && !strings.Contains("EVENTS REST CALLS REVIEWS STORE AUDIT KUBECTL UPGRADE CONVERSIONS", c.Method) {
+		if strings.ToUpper(c.Method) == c.Method &&
+			!strings.Contains("EVENTS REST CALLS REVIEWS STORE AUDIT KUBECTL UPGRADE CONVERSIONS", c.Method) {
 			_, unended := c.directive("open")
 			_, repeated := c.directive("until")
 			if !unended && !repeated {
 				events := Case{Name: c.Name + ", events", Method: "AUDIT", Path: id}
-				if _, head := c.directive("head"); head { // of these, the bodies are not compared
+				if _, head := c.directive("head"); head { // the bodies of such responses are not compared
 					events.Directives = append(events.Directives, Directive{Name: "bodiless"})
 				}
 				audited.Cases = append(audited.Cases, events)
@@ -46,7 +47,7 @@ func Audited(script *Script, name string) *Script {
 	return audited
 }
 
-// audit waits for the events of a request and shows them without what differs between any two servers.
+// audit waits for the events of a request, and returns them without the values that differ between any two servers.
 func (r *run) audit(ctx context.Context, c *Case) *Answer {
 	answer := &Answer{}
 	var events []auditv1.Event
@@ -75,8 +76,8 @@ func (r *run) audit(ctx context.Context, c *Case) *Answer {
 	return answer
 }
 
-// isComplete reports whether no more events are to be expected. The policy of the test audits every request it sends, up
-// to its end; a request that is rejected before its authentication has a single event.
+// isComplete reports whether all events of a request have been read. The policy of the test audits every request up to
+// its end; a request that is rejected before its authentication has one event.
 func isComplete(events []auditv1.Event) bool {
 	if len(events) == 0 {
 		return false
@@ -90,7 +91,7 @@ func isComplete(events []auditv1.Event) bool {
 	return false
 }
 
-// chosenByServer are parameters whose values come from responses.
+// chosenByServer are the query parameters whose values come from responses.
 var chosenByServer = regexp.MustCompile(`\b(resourceVersion|continue)=[^&]+`)
 
 func comparable(event *auditv1.Event) ([]byte, error) {

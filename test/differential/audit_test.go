@@ -16,7 +16,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// auditLevels are the levels at which levels.script runs. The policy selects them by the namespace of the script.
+// auditLevels are the audit levels at which levels.script runs. The policy selects the level by the namespace of the
+// script.
 var auditLevels = []string{"metadata", "request", "response", "omitted"}
 
 // TestAudit compares the audit events of both servers.
@@ -52,8 +53,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// compareOwnWrites compares the events of the objects that the servers create themselves. kube-apiserver sends these requests
-// to itself; ours writes without a request.
+// compareOwnWrites compares the events of objects that the servers create themselves. kube-apiserver sends requests for
+// them to itself; Quorate writes them without a request.
 func compareOwnWrites(t *testing.T, pair *Pair) {
 	var theirs, ours []string
 	same := func(context.Context) (_ bool, err error) {
@@ -68,8 +69,8 @@ func compareOwnWrites(t *testing.T, pair *Pair) {
 	}
 }
 
-// ownWrites returns the events of the objects that a server created itself, without duplicates. The names of leases
-// and their users' UIDs differ between servers.
+// ownWrites returns the distinct events of the objects that a server has created itself. The names of leases and the
+// UIDs of their users differ between servers.
 func (s *Server) ownWrites() ([]string, error) {
 	events, err := s.auditEvents(anyRequest)
 	if err != nil {
@@ -85,7 +86,8 @@ func (s *Server) ownWrites() ([]string, error) {
 		if reference.UID, reference.ResourceVersion = "", ""; reference.Resource == "leases" {
 			reference.Name = ""
 		}
-		path, _, _ := strings.Cut(event.RequestURI, "?") // without the field manager, which our writes have elsewhere
+		// Without the field manager, which writes of Quorate have in another place.
+		path, _, _ := strings.Cut(event.RequestURI, "?")
 		writes = append(writes, fmt.Sprint(path, event.User.Groups, reference, event.SourceIPs, event.Annotations))
 	}
 	slices.Sort(writes)
@@ -100,7 +102,8 @@ func startAudited(t *testing.T, webhookClients []byte, further ...string) *Pair 
 		t.Fatal(err)
 	}
 	pair, err := StartFrontProxies(t.Context(), t.TempDir(), append(further, "--audit-policy-file="+policy,
-		"--audit-log-path=${directory}/audit.log", "--audit-log-truncate-enabled", "--audit-log-truncate-max-event-size=40000")...)
+		"--audit-log-path=${directory}/audit.log", "--audit-log-truncate-enabled",
+		"--audit-log-truncate-max-event-size=40000")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +119,7 @@ func startAudited(t *testing.T, webhookClients []byte, further ...string) *Pair 
 	return pair
 }
 
-// A stopping server writes the events that it has buffered.
+// TestAuditAtShutdown checks that a server that stops writes the events that it has buffered.
 func TestAuditAtShutdown(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
@@ -145,7 +148,8 @@ func TestAuditAtShutdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	metrics, err := (&run{server: audited}).exchange(t.Context(), &Case{Method: http.MethodGet, Path: "/metrics"})
-	if err != nil || !metrics.contains("\napiserver_audit_event_total ") || !metrics.contains(`apiserver_audit_level_total{level="RequestResponse"} `) {
+	if err != nil || !metrics.contains("\napiserver_audit_event_total ") ||
+		!metrics.contains(`apiserver_audit_level_total{level="RequestResponse"} `) {
 		t.Errorf("the metrics lack those of auditing: %v", err)
 	}
 	if events, err := audited.auditEvents(anyRequest); err != nil || len(events) > 0 {

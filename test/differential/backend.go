@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// startPlain starts the extension API server whose responses depend on the last element of the path. It has a
-// certificate for the Services of some scripts, and returns its authority.
+// startPlain starts the extension API server whose responses depend on the last element of the path, and returns its
+// authority. Its certificate is valid for the Services of some scripts.
 func startPlain() (*httptest.Server, []byte, error) {
 	chain, key, err := cert.GenerateSelfSignedCertKey("plain", nil, []string{"*.d-aggregation.svc"})
 	if err != nil {
@@ -59,7 +59,8 @@ func servePlain(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveResourceList serves the document that the availability check requests. The group names say how.
+// serveResourceList serves the document that the availability check requests, in the way that the name of the group
+// says.
 func serveResourceList(w http.ResponseWriter, r *http.Request, group, version string) {
 	switch behaviour, _, _ := strings.Cut(group, "."); behaviour {
 	case "never":
@@ -70,7 +71,8 @@ func serveResourceList(w http.ResponseWriter, r *http.Request, group, version st
 		http.Error(w, "broken", http.StatusInternalServerError)
 	default:
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"%s/%s","resources":[]}`, group, version)
+		_, _ = fmt.Fprintf(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"%s/%s","resources":[]}`,
+			group, version)
 	}
 }
 
@@ -110,12 +112,13 @@ func serveNamed(w http.ResponseWriter, r *http.Request, name string) {
 	}
 }
 
-// serveStream sends two events, and a third when the client has had the time to receive them. It then waits for the
-// client to leave.
+// serveStream sends two events, and a third one after the client has had time to receive them. It then waits until the
+// client closes the connection.
 func serveStream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json;stream=watch")
 	for _, kind := range []string{"ADDED", "MODIFIED", "DELETED"} {
-		_, _ = fmt.Fprintf(w, `{"type":%q,"object":{"kind":"Thing","apiVersion":"plain.example.com/v1","metadata":{"name":"a"}}}`+"\n", kind)
+		_, _ = fmt.Fprintf(w,
+			`{"type":%q,"object":{"kind":"Thing","apiVersion":"plain.example.com/v1","metadata":{"name":"a"}}}`+"\n", kind)
 		_ = http.NewResponseController(w).Flush()
 	}
 	<-r.Context().Done()
@@ -123,7 +126,7 @@ func serveStream(w http.ResponseWriter, r *http.Request) {
 
 var uuidPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// serveEcho responds with the request as it arrived.
+// serveEcho responds with the request as it has received it.
 func serveEcho(w http.ResponseWriter, r *http.Request) {
 	hash := sha256.New()
 	size, err := io.Copy(hash, r.Body)
@@ -145,7 +148,7 @@ func serveEcho(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(echo)
 }
 
-// serveUpgrade switches protocols and sends back what the client sends, once.
+// serveUpgrade switches protocols, and sends the first message of the client back.
 func serveUpgrade(w http.ResponseWriter, r *http.Request, name string) {
 	switch name {
 	case "refuse":
@@ -165,7 +168,8 @@ func serveUpgrade(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(answerTimeout))
-	_, _ = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", r.Header.Get("Upgrade"))
+	_, _ = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n",
+		r.Header.Get("Upgrade"))
 	line, err := buffer.ReadString('\n')
 	_, _ = fmt.Fprintf(conn, "%s says %q, error %v", r.Header.Get("X-Remote-User"), line, err)
 }

@@ -14,13 +14,13 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// asked enables all APIs that kube-apiserver does not serve by default.
+// asked are the flags that enable all APIs that kube-apiserver does not serve by default.
 var asked = []string{
 	"--runtime-config=api/all=true",
 	"--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true,GenericWorkload=true,StorageVersionMigrator=true",
 }
 
-// TestBetas enables all APIs in both servers, and compares discovery and the life cycle of every resource of a version
+// TestBetas enables all APIs in both servers. It compares discovery, and the life cycle of every resource in a version
 // that is not served by default.
 func TestBetas(t *testing.T) {
 	upstream.NeedsProcesses(t)
@@ -53,7 +53,9 @@ func TestBetas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, key := range map[string]string{"/apis": "groups", "/openapi/v3": "paths", "/openapi/v2": "definitions", "/version": "minCompatibilityMinor"} {
+	for path, key := range map[string]string{
+		"/apis": "groups", "/openapi/v3": "paths", "/openapi/v2": "definitions", "/version": "minCompatibilityMinor",
+	} {
 		t.Run(path, func(t *testing.T) {
 			if diff := cmp.Diff(names(fetch(t, pair.Upstream, path)[key]), names(fetch(t, pair.Ours, path)[key])); diff != "" {
 				t.Errorf("(- kube-apiserver, + ours)\n%s", diff)
@@ -68,12 +70,13 @@ func TestBetas(t *testing.T) {
 	t.Logf("%d of %d cases are equal, %d differ as intended", all.equal, all.cases, all.intended)
 }
 
-// ownFlags differ between any two servers: addresses, paths, generated values and --help.
+// ownFlags are flags whose values differ between any two servers: addresses, paths, generated values and --help.
 var ownFlags = []string{
-	"cert-dir", "etcd-servers", "feature-gates", "help", "secure-port", "tls-cert-file", "tls-private-key-file", "version", "watch-cache-sizes",
+	"cert-dir", "etcd-servers", "feature-gates", "help", "secure-port", "tls-cert-file", "tls-private-key-file",
+	"version", "watch-cache-sizes",
 }
 
-// compareFlags compares the flags that both servers report. Ours has further flags.
+// compareFlags compares the flags that both servers report. Quorate has additional flags.
 func compareFlags(t *testing.T, pair *Pair) {
 	flags := func(server *Server) map[string]any {
 		return fetch(t, server, "/flagz")["flags"].(map[string]any)
@@ -86,7 +89,7 @@ func compareFlags(t *testing.T, pair *Pair) {
 	}
 }
 
-// fetch reads a document.
+// fetch returns the document at a path.
 func fetch(t *testing.T, server *Server, path string) map[string]any {
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.Origin+path, nil)
 	if err != nil {
@@ -111,7 +114,7 @@ func fetch(t *testing.T, server *Server, path string) map[string]any {
 	return document
 }
 
-// names returns the keys of an object, or the whole list.
+// names returns the keys of an object, or the elements of a list.
 func names(part any) any {
 	if object, ok := part.(map[string]any); ok {
 		return slices.Sorted(maps.Keys(object))

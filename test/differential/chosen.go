@@ -6,14 +6,15 @@ import (
 	"strconv"
 )
 
-// chosen replaces values that a server allocates by numbers in the order of appearance. Values in the script stay.
+// chosen replaces values that a server allocates, such as addresses, by numbers in the order of their appearance.
+// Values that the script itself contains are kept.
 type chosen struct {
 	what  string
 	asked map[string]bool
 	names map[string]string
 }
 
-// newChosen reads the values that a script requests.
+// newChosen returns a chosen that keeps the values that a script requests.
 func newChosen(what, said string, pattern *regexp.Regexp) *chosen {
 	c := &chosen{what: what, asked: map[string]bool{}, names: map[string]string{}}
 	for _, asked := range pattern.FindAllString(said, -1) {
@@ -22,7 +23,7 @@ func newChosen(what, said string, pattern *regexp.Regexp) *chosen {
 	return c
 }
 
-// see assigns the next number to a value that appears for the first time.
+// see assigns the next number to a value when it appears for the first time.
 func (c *chosen) see(text string) {
 	if !c.asked[text] && c.names[text] == "" {
 		c.names[text] = fmt.Sprintf("<%s %d>", c.what, len(c.names)+1)
@@ -40,11 +41,11 @@ func (c *chosen) name(text string) string {
 	return "<" + c.what + ">"
 }
 
-// Reference is a revision that those of a response's lists and bookmarks are compared with.
+// Reference is a revision with which the revisions of a response's lists and bookmarks are compared.
 type Reference struct {
-	Name     string // of the variable that it was captured in
+	Name     string // name of the variable in which the revision was captured
 	Revision int64
-	OrNewer  bool // other writes on the server decide how much newer
+	OrNewer  bool // the revision may be newer, by how much depends on other writes
 }
 
 func (r *Reference) show(revision int64) string {
@@ -59,8 +60,8 @@ func (r *Reference) show(revision int64) string {
 	return "<revision older than " + r.Name + ">"
 }
 
-// moving shows the revision of a list or of a bookmark, which every write on the server moves. A number that cannot be a
-// revision of the server stays.
+// moving returns the text for the revision of a list or bookmark, which every write on the server changes. A number
+// that cannot be a revision of the server is returned unchanged.
 func (n *normalizer) moving(text string) string {
 	revision, err := strconv.ParseInt(text, 10, 64)
 	switch {

@@ -20,12 +20,12 @@ import (
 type compaction struct {
 	server              *Server
 	path                string
-	token               string // of its second page
+	token               string // continue token of the second page
 	revision, compacted string
 }
 
-// compact starts a paged list, changes the listed objects, and compacts both servers' etcds as their compactors do. It
-// must run after all scripts, which read the compacted revisions.
+// compact reads the first page of a list, changes the listed objects, and compacts the etcds of both servers as their
+// compactors do. It must run after all scripts that read the compacted revisions.
 func compact(t *testing.T, pair *Pair) []*compaction {
 	t.Helper()
 	script, err := ParseScript("compaction", `
@@ -62,7 +62,10 @@ POST /api/v1/namespaces/${ns}/configmaps
 				t.Fatal(err)
 			}
 		}
-		c := &compaction{server, "/api/v1/namespaces/" + script.namespace() + "/configmaps", page.Continue, page.ResourceVersion, last.ResourceVersion}
+		c := &compaction{
+			server, "/api/v1/namespaces/" + script.namespace() + "/configmaps", page.Continue,
+			page.ResourceVersion, last.ResourceVersion,
+		}
 		if err := c.compact(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -96,8 +99,9 @@ func compareCompacted(t *testing.T, all []*compaction) {
 			t.Fatalf("%s: continue the list: %v", c.server.Name, err)
 		}
 		token := ""
-		for _, query := range []string{"?limit=1&continue=" + c.token, "?limit=1&continue=", "?resourceVersion=" + c.revision + "&resourceVersionMatch=Exact",
-			"?limit=1&resourceVersion=" + c.revision, "?resourceVersion=" + c.compacted + "&resourceVersionMatch=Exact",
+		for _, query := range []string{"?limit=1&continue=" + c.token, "?limit=1&continue=",
+			"?resourceVersion=" + c.revision + "&resourceVersionMatch=Exact", "?limit=1&resourceVersion=" + c.revision,
+			"?resourceVersion=" + c.compacted + "&resourceVersionMatch=Exact",
 			"?resourceVersion=" + c.revision + "&resourceVersionMatch=NotOlderThan"} {
 			if query == "?limit=1&continue=" {
 				query += token
@@ -119,21 +123,23 @@ func compareCompacted(t *testing.T, all []*compaction) {
 		if err := json.Unmarshal(watched.Body, &event); err != nil {
 			t.Fatal(err)
 		}
-		seen[i] = append(seen[i], fmt.Sprintf("%d %s, of c: %v", watched.Code, event.Type, bytes.Contains(event.Object.Raw, []byte(`"name":"c"`))))
+		seen[i] = append(seen[i],
+			fmt.Sprintf("%d %s, of c: %v", watched.Code, event.Type, bytes.Contains(event.Object.Raw, []byte(`"name":"c"`))))
 	}
 	if difference := cmp.Diff(seen[0], seen[1]); difference != "" {
 		t.Errorf("(- kube-apiserver, + ours)\n%s", difference)
 	}
 }
 
-// compactedAnswer is a Status or a list.
+// compactedAnswer is a response that is a Status or a list.
 type compactedAnswer struct {
 	metav1.Status
 	Items []metav1.PartialObjectMetadata
 }
 
 func (a *compactedAnswer) String() string {
-	text := fmt.Sprintf("%d %s %q, continue: %v, remaining: %v;", a.Code, a.Reason, a.Message, a.Continue != "", a.RemainingItemCount != nil)
+	text := fmt.Sprintf("%d %s %q, continue: %v, remaining: %v;", a.Code, a.Reason, a.Message, a.Continue != "",
+		a.RemainingItemCount != nil)
 	for _, item := range a.Items {
 		text += " " + item.Name
 	}

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// conversion is one object that a server sent to a conversion webhook, as it is compared.
+// conversion is an object that a server has sent to a conversion webhook, in the form that is compared.
 type conversion struct {
-	Version string          `json:"version"` // of ConversionReview
+	Version string          `json:"version"` // version of ConversionReview
 	Desired string          `json:"desired"`
 	Object  json.RawMessage `json:"object"`
 }
@@ -27,10 +27,10 @@ type conversionReview struct {
 	} `json:"request"`
 }
 
-// servesConversion reports whether a path is that of a conversion webhook.
+// servesConversion reports whether a path belongs to a conversion webhook.
 func servesConversion(path string) bool { return strings.HasPrefix(path, "/convert") }
 
-// convert answers a ConversionReview as the mode asks for.
+// convert responds to a ConversionReview in the way that the mode selects.
 func (w *Webhooks) convert(writer http.ResponseWriter, r *http.Request, body []byte) {
 	var review conversionReview
 	if err := json.Unmarshal(body, &review); err != nil {
@@ -66,7 +66,7 @@ func (w *Webhooks) convert(writer http.ResponseWriter, r *http.Request, body []b
 	_, _ = writer.Write(body)
 }
 
-// modeOf is the mode that an object of the review asks for by its name, "mode-" and the mode.
+// modeOf returns the mode that an object in the review selects by its name, "mode-" followed by the mode.
 func (r *conversionReview) modeOf(otherwise string) string {
 	for _, raw := range r.Request.Objects {
 		object := &unstructured.Unstructured{}
@@ -80,7 +80,7 @@ func (r *conversionReview) modeOf(otherwise string) string {
 	return otherwise
 }
 
-// answer is the body of the answer in a mode, and the objects in it.
+// answer returns the body of the response in a mode, and the objects in it.
 func (r *conversionReview) answer(mode string) (body []byte, objects []any) {
 	switch mode {
 	case "garbage":
@@ -134,8 +134,8 @@ func encoded(review map[string]any) []byte {
 	return body
 }
 
-// converted is an object in another version. Version v1 has spec.color, version v2 has spec.paint.color. A label and an
-// annotation name the version.
+// converted returns an object in another version. Version v1 has spec.color, version v2 has spec.paint.color. A label
+// and an annotation contain the name of the version.
 func converted(raw json.RawMessage, desired, mode string) any {
 	object := &unstructured.Unstructured{}
 	if err := object.UnmarshalJSON(raw); err != nil {
@@ -146,7 +146,8 @@ func converted(raw json.RawMessage, desired, mode string) any {
 	if color, found, _ := unstructured.NestedString(object.Object, "spec", "color"); found && to.Version != "v1" {
 		unstructured.RemoveNestedField(object.Object, "spec", "color")
 		_ = unstructured.SetNestedField(object.Object, color, "spec", "paint", "color")
-	} else if color, found, _ := unstructured.NestedString(object.Object, "spec", "paint", "color"); found && to.Version == "v1" {
+	} else if color, found, _ := unstructured.NestedString(object.Object, "spec", "paint",
+		"color"); found && to.Version == "v1" {
 		unstructured.RemoveNestedField(object.Object, "spec", "paint")
 		_ = unstructured.SetNestedField(object.Object, color, "spec", "color")
 	}
@@ -171,7 +172,7 @@ func with(values map[string]string, key, value string) map[string]string {
 	return values
 }
 
-// spoil makes an object the wrong answer that a mode is for.
+// spoil changes an object into the invalid response that a mode selects.
 func spoil(object *unstructured.Unstructured, mode string) {
 	switch mode {
 	case "other-kind":
@@ -207,9 +208,9 @@ func spoil(object *unstructured.Unstructured, mode string) {
 	}
 }
 
-// takeConversions returns the new conversions since the last time, in order. Servers repeat conversions, and convert back
-// what they have got from the webhook, each at its own moments: only the first conversion of an object counts, and only
-// if the object was not the result of a conversion before the last time.
+// takeConversions returns the conversions since its last call, in order. Servers repeat conversions and convert results
+// back, at times that differ between them. Only the first conversion of an object counts, and only if the object was
+// not the result of a conversion before the last call.
 func (w *Webhooks) takeConversions() [][]byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -232,7 +233,7 @@ func (w *Webhooks) takeConversions() [][]byte {
 	return fresh
 }
 
-// canonical is the JSON of an object with sorted fields and without what storage adds.
+// canonical returns the JSON of an object with sorted fields, without the fields that storage adds.
 func canonical(object any) string {
 	raw, err := json.Marshal(object)
 	if err != nil {

@@ -18,16 +18,16 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// parallel is the number of scripts that run at the same time.
+// parallel is the number of scripts that run concurrently.
 const parallel = 6
 
 // wholeVariable is the environment variable that selects all resources instead of a sample.
 const wholeVariable = "DIFFERENTIAL_WHOLE"
 
-// patience bounds waits for the servers' controllers.
+// patience bounds the waits for the servers' controllers.
 const patience = 30 * time.Second
 
-// sample is the whole core group and apps, and the first two resources of every other version.
+// sample selects all resources of the core group and of apps, and the first two resources of every other version.
 func sample(resources []Resource) []Resource {
 	seen := map[schema.GroupVersion]int{}
 	return slices.DeleteFunc(slices.Clone(resources), func(r Resource) bool {
@@ -36,13 +36,15 @@ func sample(resources []Resource) []Resource {
 	})
 }
 
-// Scripts that depend on cluster-wide state or change it (API groups, defaults, Service addresses, the messages for
-// users without rights, pages of a cluster-scoped resource that other scripts create), or on how old events are, run alone, before or after all others.
+// first and last are scripts that run alone, before or after all others, because they depend on cluster-wide state or
+// change it (API groups, defaults, Service addresses, messages for users without permissions, pages of a cluster-scoped
+// resource that other scripts create), or depend on the age of events.
 var (
 	first = []string{"admission-defaults", "documents", "watch", "watch-old"}
 	last  = []string{
 		"apiextensions.k8s.io/v1 customresourcedefinitions", "apiservices", "crd-groups", "fairness",
-		"networking.k8s.io/v1 servicecidrs", "networking.k8s.io/v1beta1 servicecidrs", "rbac.authorization.k8s.io/v1 clusterrolebindings",
+		"networking.k8s.io/v1 servicecidrs", "networking.k8s.io/v1beta1 servicecidrs",
+		"rbac.authorization.k8s.io/v1 clusterrolebindings",
 	}
 )
 
@@ -137,7 +139,8 @@ func compareDocumented(t *testing.T, table string) {
 	}
 }
 
-// compareRest compares keys in etcd that no script wrote, when both servers' controllers have finished.
+// compareRest compares the keys in etcd that no script has written, after the controllers of both servers have
+// finished.
 func compareRest(t *testing.T, pair *Pair, intended *intended) {
 	const name = "rest of etcd"
 	var theirs, ours, keys map[string]string
@@ -154,7 +157,8 @@ func compareRest(t *testing.T, pair *Pair, intended *intended) {
 			return theirs[key] != ours[key] && !intended.allows(name+key, theirs[key], ours[key])
 		}), nil
 	}
-	if err := wait.PollUntilContextTimeout(t.Context(), time.Second, patience, true, same); err != nil && !wait.Interrupted(err) {
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Second, patience, true, same); err != nil &&
+		!wait.Interrupted(err) {
 		t.Fatal(err)
 	}
 	var r result
@@ -163,12 +167,13 @@ func compareRest(t *testing.T, pair *Pair, intended *intended) {
 	}
 }
 
-// result counts the cases of one script, and the keys in etcd that it wrote.
+// result counts the cases of one script and the keys in etcd that it has written.
 type result struct{ cases, equal, intended int }
 
 // compare runs a script on both servers and compares the responses and the writes to etcd.
 func compare(t *testing.T, pair *Pair, script *Script, intended *intended) (r result) {
 	theirs, ours := runBoth(t, pair, script, intended.headers)
+	ours.followRedraws(theirs)
 	for i, c := range script.Cases {
 		name := script.Name + "/" + c.Name
 		for _, failures := range []string{theirs.failures[i], ours.failures[i]} {
@@ -187,7 +192,7 @@ func compare(t *testing.T, pair *Pair, script *Script, intended *intended) (r re
 	return r
 }
 
-// count compares one pair of texts.
+// count compares two texts and counts the result.
 func (r *result) count(t *testing.T, intended *intended, name, request, theirs, ours string) {
 	r.cases++
 	wanted := intended.of(name)
@@ -199,18 +204,19 @@ func (r *result) count(t *testing.T, intended *intended, name, request, theirs, 
 	case intended.allows(name, theirs, ours):
 		r.intended++
 	default:
-		t.Errorf("%s: %s\n(- kube-apiserver, + ours)\n%s", name, request, cmp.Diff(strings.Split(theirs, "\n"), strings.Split(ours, "\n")))
+		t.Errorf("%s: %s\n(- kube-apiserver, + ours)\n%s", name, request,
+			cmp.Diff(strings.Split(theirs, "\n"), strings.Split(ours, "\n")))
 	}
 }
 
-// texts are the compared texts of one server.
+// texts are the compared texts of one server for one script.
 type texts struct {
-	answers  []string          // of the cases, in order
-	failures []string          // unmet waits and captures of the cases
+	answers  []string          // responses of the cases, in order
+	failures []string          // waits and captures of the cases that have failed
 	keys     map[string]string // histories of keys in etcd
 }
 
-// runBoth runs a script on both servers at the same time.
+// runBoth runs a script on both servers concurrently.
 func runBoth(t *testing.T, pair *Pair, script *Script, hidden []string) (theirs, ours texts) {
 	var both [2]texts
 	var errs [2]error
@@ -250,7 +256,7 @@ func runOne(ctx context.Context, server *Server, script *Script, hidden []string
 	return texts{n.Texts(script, answers), failures(server, answers), n.HistoryTexts(histories)}, nil
 }
 
-// failures returns the unmet waits and captures of each case.
+// failures returns the waits and captures of each case that have failed.
 func failures(server *Server, answers []Answer) []string {
 	said := make([]string, len(answers))
 	for i, answer := range answers {
@@ -261,7 +267,7 @@ func failures(server *Server, answers []Answer) []string {
 	return said
 }
 
-// report is a table of the areas, as docs/compatibility.md shows it.
+// report returns the table of areas in docs/compatibility.md.
 func report(scripts []*Script, results []result) string {
 	var b strings.Builder
 	b.WriteString("| area | cases | equal | intended | different |\n| --- | --: | --: | --: | --: |\n")

@@ -12,8 +12,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestEmulation compares both servers when they emulate an older Kubernetes version: which APIs and features there are, and
-// what is stored.
+// TestEmulation compares both servers when they emulate an older version of Kubernetes: the APIs, the features, and the
+// stored objects.
 func TestEmulation(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	for _, version := range []string{"1.34", "1.35"} {

@@ -56,7 +56,7 @@ func TestEncryption(t *testing.T) {
 
 var encryptedPrefix = regexp.MustCompile(`^k8s:enc:[a-z]+:v[12]:[^:]+:`)
 
-// decryptWith returns a function for Recorder.decrypt. Values whose key is not in the file stay.
+// decryptWith returns a function for Recorder.decrypt. It returns values unchanged if their key is not in the file.
 func decryptWith(t *testing.T, file string) func(Write) ([]byte, string) {
 	t.Helper()
 	configuration, err := encryptionconfig.LoadEncryptionConfig(t.Context(), file, false, "differential")

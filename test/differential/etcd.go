@@ -24,42 +24,44 @@ import (
 type Write struct {
 	Key      string
 	Value    []byte // nil: the key was deleted
-	TTL      int64  // granted to the key's lease, in seconds; 0: the key has none
+	TTL      int64  // time to live of the key's lease in seconds; 0: the key has no lease
 	Revision int64
 	At       time.Time // when the recorder received it
-	// Encrypted is the prefix of an encrypted value; Value is the decrypted one then.
+	// Encrypted is the prefix of an encrypted value, for which Value is the decrypted value.
 	Encrypted string
 }
 
-// Recorder keeps all writes of a server to its etcd.
+// Recorder records all writes of a server to its etcd.
 type Recorder struct {
 	client *clientv3.Client
-	ended  chan struct{} // closed when the watch ended
-	// decrypt returns the value and the prefix of an encrypted one; nil: nothing is decrypted. Set before the first Since.
+	ended  chan struct{} // closed when the watch has ended
+	// decrypt returns the decrypted value and the prefix of an encrypted one. It must be set before the first call of
+	// Since; nil decrypts nothing.
 	decrypt func(Write) ([]byte, string)
-	leases  map[clientv3.LeaseID]int64 // granted time to live of each, in seconds
+	leases  map[clientv3.LeaseID]int64 // granted TTL in seconds
 
 	mu        sync.Mutex
 	writes    []Write // ascending revisions
 	revision  int64
-	moved     chan struct{}   // closed and replaced when the revision moves
-	accounted map[string]bool // keys that were compared with a script
+	moved     chan struct{}   // closed and replaced when the revision increases
+	accounted map[string]bool // keys that were compared as part of a script
 }
 
-// StartRecorder records all writes since revision 1.
+// StartRecorder records all writes, beginning at revision 1.
 func StartRecorder(ctx context.Context, endpoint string) (*Recorder, error) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop(), Context: ctx})
 	if err != nil {
 		return nil, err
 	}
 	r := &Recorder{
-		client: client, ended: make(chan struct{}), leases: map[clientv3.LeaseID]int64{}, moved: make(chan struct{}), accounted: map[string]bool{},
+		client: client, ended: make(chan struct{}), leases: map[clientv3.LeaseID]int64{}, moved: make(chan struct{}),
+		accounted: map[string]bool{},
 	}
 	go r.record(ctx, client.Watch(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(1)))
 	return r, nil
 }
 
-// Stop ends the recording.
+// Stop stops the recording.
 func (r *Recorder) Stop() error {
 	err := r.client.Close()
 	<-r.ended
@@ -73,7 +75,8 @@ func (r *Recorder) record(ctx context.Context, responses clientv3.WatchChan) {
 		for _, event := range response.Events {
 			kv := event.Kv
 			writes = append(writes, Write{
-				Key: string(kv.Key), Value: kv.Value, TTL: r.granted(ctx, clientv3.LeaseID(kv.Lease)), Revision: kv.ModRevision, At: time.Now(),
+				Key: string(kv.Key), Value: kv.Value, TTL: r.granted(ctx, clientv3.LeaseID(kv.Lease)),
+				Revision: kv.ModRevision, At: time.Now(),
 			})
 		}
 		r.mu.Lock()
@@ -85,7 +88,7 @@ func (r *Recorder) record(ctx context.Context, responses clientv3.WatchChan) {
 	}
 }
 
-// granted returns the time to live that a lease was granted; -1 if the lease has expired.
+// granted returns the time to live with which a lease was granted, or -1 if the lease has expired.
 func (r *Recorder) granted(ctx context.Context, lease clientv3.LeaseID) int64 {
 	if lease == clientv3.NoLease {
 		return 0
@@ -135,7 +138,9 @@ func (r *Recorder) Since(ctx context.Context, revision int64) ([]Write, error) {
 		r.mu.Lock()
 	}
 	defer r.mu.Unlock()
-	first, _ := slices.BinarySearchFunc(r.writes, revision+1, func(w Write, revision int64) int { return int(w.Revision - revision) })
+	first, _ := slices.BinarySearchFunc(r.writes, revision+1, func(w Write, revision int64) int {
+		return int(w.Revision - revision)
+	})
 	writes := slices.Clone(r.writes[first:])
 	for i, w := range writes {
 		if r.decrypt != nil && w.Value != nil {
@@ -145,8 +150,8 @@ func (r *Recorder) Since(ctx context.Context, revision int64) ([]Write, error) {
 	return writes, nil
 }
 
-// Histories selects what a script wrote: keys of its namespace, of objects that its responses show as written, and of
-// addresses of its Services.
+// Histories returns the writes of a script: to keys of its namespace, of objects that its responses show as written,
+// and of addresses of its Services.
 func Histories(script *Script, answers []Answer, writes []Write) map[string][]Write {
 	written := writtenUIDs(script, answers)
 	namespace := "/" + script.namespace()
@@ -154,7 +159,7 @@ func Histories(script *Script, answers []Answer, writes []Write) map[string][]Wr
 	ofScript := func(w Write) bool {
 		switch {
 		case eventName.MatchString(w.Key):
-			return false // an event of a controller in the server, at a time that differs
+			return false // a controller in the server has recorded the event, at a time that differs
 		case strings.HasPrefix(w.Key, addresses):
 			return holder.Match(w.Value)
 		}
@@ -162,7 +167,7 @@ func Histories(script *Script, answers []Answer, writes []Write) map[string][]Wr
 			slices.ContainsFunc(written, func(uid []byte) bool { return bytes.Contains(w.Value, uid) })
 	}
 	histories := map[string][]Write{}
-	held := map[string]bool{} // keys whose last value is the script's
+	held := map[string]bool{} // keys whose last value the script has written
 	for _, w := range writes {
 		if held[w.Key] = ofScript(w) || held[w.Key] && !taken(w); held[w.Key] {
 			histories[w.Key] = append(histories[w.Key], w)
@@ -171,10 +176,11 @@ func Histories(script *Script, answers []Answer, writes []Write) map[string][]Wr
 	return histories
 }
 
-// addresses is the prefix of addresses of Services: one script may allocate what another one has released.
+// addresses is the prefix of the addresses of Services. A script may allocate an address that another script has
+// released.
 const addresses = "/registry/ipaddresses/"
 
-// taken reports whether a write may belong to another script.
+// taken reports whether another script may have made a write.
 func taken(w Write) bool { return strings.HasPrefix(w.Key, addresses) && w.Value != nil }
 
 // writtenUIDs returns the UIDs in responses to successful writes.
@@ -197,13 +203,14 @@ func writtenUIDs(script *Script, answers []Answer) [][]byte {
 	return uids
 }
 
-// revisited are keys that controllers in the servers write too, at times that differ: only the last value is compared.
+// revisited are the keys that controllers in the servers also write, at times that differ. Only the last value is
+// compared.
 var revisited = []string{
 	"/registry/apiextensions.k8s.io/", "/registry/apiregistration.k8s.io/", "/registry/flowschemas/",
 }
 
-// HistoryTexts shows histories by key. Keys that differ only in values that the server chose are merged, in the order of
-// their first writes.
+// HistoryTexts returns histories as text, by key. Keys that differ only in values that the server has chosen are
+// merged, in the order of their first writes.
 func (n *normalizer) HistoryTexts(histories map[string][]Write) map[string]string {
 	texts := map[string]string{}
 	inOrder := func(a, b string) int { return cmp.Compare(histories[a][0].Revision, histories[b][0].Revision) }
@@ -226,8 +233,8 @@ func (n *normalizer) HistoryTexts(histories map[string][]Write) map[string]strin
 	return texts
 }
 
-// mergeRetries merges equal allocations of an address with a release between them. kube-apiserver allocates again when
-// its cached Service was stale, which depends on the speed of its watch.
+// mergeRetries merges repeated allocations of an address that are separated by a release. kube-apiserver allocates
+// again if its cached Service was stale, which depends on the speed of its watch.
 func mergeRetries(writes []string) []string {
 	var merged []string
 	for _, write := range writes {
@@ -240,7 +247,7 @@ func mergeRetries(writes []string) []string {
 	return merged
 }
 
-// deleted is how the deletion of a key is shown.
+// deleted is the text for the deletion of a key.
 const deleted = "DELETE\n"
 
 func (n *normalizer) writeStored(b *strings.Builder, w Write) {
@@ -270,8 +277,8 @@ func (n *normalizer) writeStored(b *strings.Builder, w Write) {
 // storedPrefix is the prefix of objects stored as protobuf.
 var storedPrefix = []byte("k8s\x00")
 
-// storedJSON shows stored bytes as JSON with their format: values with equal content and equal canonical form are equal
-// bytes.
+// storedJSON returns stored bytes as JSON, with their format. Values with equal content in the canonical form have
+// equal bytes.
 func storedJSON(value []byte) (content []byte, form string, err error) {
 	if !bytes.HasPrefix(value, storedPrefix) {
 		return value, jsonForm(value), nil
@@ -303,7 +310,7 @@ func storedJSON(value []byte) (content []byte, form string, err error) {
 	return content, form, err
 }
 
-// inOrder is the form of JSON whose keys are not sorted: their order is compared, too.
+// inOrder returns JSON without sorting keys, so that the order of keys is also compared.
 const inOrder = "JSON in the order of the type's fields"
 
 func jsonForm(value []byte) string {
@@ -314,7 +321,7 @@ func jsonForm(value []byte) string {
 		return "no JSON"
 	}
 	var again bytes.Buffer
-	_ = json.NewEncoder(&again).Encode(object) // was decoded from JSON
+	_ = json.NewEncoder(&again).Encode(object) // cannot fail, because the value was decoded from JSON
 	if bytes.Equal(again.Bytes(), value) {
 		return "JSON in canonical form"
 	}

@@ -16,8 +16,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestExtension compares what both servers do with admission webhooks and policies, and what they call webhooks with and
-// what they audit.
+// TestExtension compares the effects of admission webhooks and policies on both servers, the calls of webhooks, and the
+// audit events.
 func TestExtension(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	pki, err := upstream.NewPKI(filepath.Join(t.TempDir(), "pki"))
@@ -25,7 +25,7 @@ func TestExtension(t *testing.T) {
 		t.Fatal(err)
 	}
 	pair := startAudited(t, pki.Admin(0).CAData, "--admission-control-config-file="+credentials(t, pki))
-	extensions, err := StartExtensions() // shared, so that errors name the same ports
+	extensions, err := StartExtensions() // shared by both servers, so that errors contain the same ports
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,13 +46,14 @@ func TestExtension(t *testing.T) {
 		for _, script := range scripts {
 			if policies(script) {
 				t.Run(script.Name, func(t *testing.T) {
-					t.Parallel() // kube-apiserver finds the kinds of parameters after up to 30 s
+					t.Parallel() // kube-apiserver may find the kinds of parameters only after 30 s
 					compare(t, pair, Audited(script, script.Name), intended)
 				})
 			}
 		}
 	})
-	for _, script := range slices.DeleteFunc(scripts, policies) { // one after another: a webhook may see all writes
+	// Sequentially, because a webhook may receive all writes.
+	for _, script := range slices.DeleteFunc(scripts, policies) {
 		t.Run(script.Name, func(t *testing.T) { compare(t, pair, Audited(script, script.Name), intended) })
 	}
 	t.Run("metrics", func(t *testing.T) { compareSeries(t, pair) })
@@ -63,8 +64,8 @@ var admissionMetrics = []string{
 	"apiserver_admission_", "apiserver_webhooks_", "apiserver_validating_admission_", "apiserver_mutating_admission_",
 }
 
-// compareSeries compares the metrics that the scripts have left. Their values depend on how often a script repeats a
-// request.
+// compareSeries compares the metric series after the scripts. Their values depend on how often a script repeats a
+// request and are not compared.
 func compareSeries(t *testing.T, pair *Pair) {
 	theirs, err := pair.Upstream.Series(t.Context(), admissionMetrics...)
 	if err != nil {
@@ -75,8 +76,8 @@ func compareSeries(t *testing.T, pair *Pair) {
 		t.Fatal(err)
 	}
 	byChance := func(series string) bool {
-		// kube-apiserver's controllers create objects before their namespaces exist. Policies fail for up to 5 s before they
-		// know a new custom kind.
+		// kube-apiserver's controllers create objects before their namespaces exist. Policies fail for up to 5 s until
+		// they know a new custom kind.
 		return strings.Contains(series, `name="NamespaceLifecycle",operation="CREATE",rejected="true"`) ||
 			strings.Contains(series, `error_type="invalid_error",policy="mutating-custom"`)
 	}
@@ -86,7 +87,7 @@ func compareSeries(t *testing.T, pair *Pair) {
 	}
 }
 
-// credentials writes the configuration of admission: webhooks that mutate get a token, those that validate a client
+// credentials writes the configuration of admission. Mutating webhooks get a token, validating webhooks a client
 // certificate.
 func credentials(t *testing.T, pki *upstream.PKI) string {
 	t.Helper()

@@ -14,7 +14,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// Resource is an entry of discovery with an example object.
+// Resource is an entry of discovery with an example of its objects.
 type Resource struct {
 	schema.GroupVersionResource
 	Kind         string
@@ -47,9 +47,11 @@ func Resources(ctx context.Context, server *Server) ([]Resource, error) {
 		for _, r := range list.APIResources {
 			plural, subresource, isSubresource := strings.Cut(r.Name, "/")
 			if isSubresource {
-				owner := slices.IndexFunc(resources, func(o Resource) bool { return o.GroupVersionResource == version.WithResource(plural) })
+				owner := slices.IndexFunc(resources, func(o Resource) bool {
+					return o.GroupVersionResource == version.WithResource(plural)
+				})
 				if owner < 0 {
-					continue // bindings and tokens have no resource of their own
+					continue // bindings and tokens are not resources that can be read
 				}
 				resources[owner].Subresources = append(resources[owner].Subresources, subresource)
 				continue
@@ -61,21 +63,21 @@ func Resources(ctx context.Context, server *Server) ([]Resource, error) {
 	return resources, nil
 }
 
-// settled is the text that an object of a kind contains when the server's own controllers have processed it.
+// settled is a text that an object of a kind contains once the server's controllers have processed it.
 var settled = map[string]string{
 	"customresourcedefinitions": "InitialNamesAccepted",
 	"apiservices":               "Available",
 	"flowschemas":               "Dangling",
 }
 
-// lively are the resources whose objects the servers' own controllers write all the time: scripts cover their status and
-// deletion.
+// lively are the resources whose objects the servers' controllers write all the time. Other scripts cover their status
+// and deletion.
 var lively = []string{"apiservices", "customresourcedefinitions", "flowschemas"}
 
-// lastOfLively is the case at which the template ends for them, exclusive.
+// lastOfLively is the case before which the template ends for lively resources.
 const lastOfLively = "delete orphaning"
 
-// connections are subresources that lead to a kubelet or to a pod.
+// connections are the subresources that connect to a kubelet or a pod.
 var connections = []string{"attach", "exec", "log", "portforward", "proxy"}
 
 // Generate expands the template for every resource.
@@ -91,7 +93,7 @@ func Generate(template *Script, resources []Resource) ([]*Script, error) {
 	return scripts, nil
 }
 
-// isKept reports whether created objects are stored.
+// isKept reports whether objects that are created are stored.
 func (r *Resource) isKept() bool {
 	return slices.Contains(r.Verbs, "create") && slices.Contains(r.Verbs, "get")
 }
@@ -126,8 +128,8 @@ func (r *Resource) script(template *Script) (*Script, error) {
 	return script, nil
 }
 
-// applies returns the subresources of a case of the template: the named ones that exist, all, or the empty one for a
-// case of the resource itself.
+// applies returns the subresources to which a case of the template applies: the named ones that exist, or all, or ""
+// for a case of the resource itself.
 func (r *Resource) applies(c *Case) ([]string, error) {
 	switch wanted, ok := c.directive("for"); {
 	case c.Method == "EVENTS" && !slices.Contains(r.Verbs, "watch"):
@@ -135,7 +137,9 @@ func (r *Resource) applies(c *Case) ([]string, error) {
 	case !ok:
 		return []string{""}, nil
 	case wanted == "each":
-		return slices.DeleteFunc(slices.Clone(r.Subresources), func(s string) bool { return slices.Contains(connections, s) }), nil
+		return slices.DeleteFunc(slices.Clone(r.Subresources), func(s string) bool {
+			return slices.Contains(connections, s)
+		}), nil
 	case wanted == "":
 		return nil, fmt.Errorf("case %q: @for says not what for", c.Name)
 	case wanted == "status" && r.isLively():
@@ -146,17 +150,19 @@ func (r *Resource) applies(c *Case) ([]string, error) {
 	return nil, nil
 }
 
-// possible returns a case without the directives that need a readable object.
+// possible returns a case without the directives that need an object that can be read.
 func (r *Resource) possible(c Case) Case {
 	if r.isKept() {
 		return c
 	}
 	needs := []string{"capture", "revision"}
-	c.Directives = slices.DeleteFunc(slices.Clone(c.Directives), func(d Directive) bool { return slices.Contains(needs, d.Name) })
+	c.Directives = slices.DeleteFunc(slices.Clone(c.Directives), func(d Directive) bool {
+		return slices.Contains(needs, d.Name)
+	})
 	return c
 }
 
-// object returns the complete stub, with a label that lists of a cluster-scoped kind select.
+// object returns a complete object, with a label that lists of a cluster-scoped kind select.
 func (r *Resource) object() (map[string]any, error) {
 	object := map[string]any{"metadata": map[string]any{"name": "stub"}}
 	if r.Stub != "" {
@@ -174,7 +180,7 @@ func (r *Resource) object() (map[string]any, error) {
 
 func (r *Resource) slug() string { return slug(r.title()) }
 
-// values returns the variables of the template, for strings.NewReplacer.
+// values returns the variables of the template as arguments of strings.NewReplacer.
 func (r *Resource) values(object map[string]any) []string {
 	root := "/apis/" + r.GroupVersion().String()
 	if r.Group == "" {
@@ -196,11 +202,13 @@ func (r *Resource) values(object map[string]any) []string {
 	}
 }
 
-// fill replaces the variables in a case of the template. A body that begins with ${object} is the stub, changed by the
-// merge patch that follows.
+// fill replaces the variables in a case of the template. A body that begins with ${object} is the object, changed by
+// the merge patch that follows.
 func fill(c Case, values []string, object map[string]any) (Case, error) {
 	replace := strings.NewReplacer(values...).Replace
-	filled := Case{Name: replace(c.Name), Method: c.Method, Path: replace(c.Path), Header: map[string]string{}, Body: replace(c.Body)}
+	filled := Case{
+		Name: replace(c.Name), Method: c.Method, Path: replace(c.Path), Header: map[string]string{}, Body: replace(c.Body),
+	}
 	for name, value := range c.Header {
 		filled.Header[name] = replace(value)
 	}
@@ -247,7 +255,7 @@ func merge(object, patch map[string]any) map[string]any {
 	return merged
 }
 
-// LoadTemplate reads the script that Generate expands for every resource.
+// LoadTemplate reads the script that Generate expands for each resource.
 func LoadTemplate(path string) (*Script, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

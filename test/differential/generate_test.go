@@ -8,8 +8,10 @@ import (
 
 // TestGenerate expands a small template for two resources.
 func TestGenerate(t *testing.T) {
-	template, err := ParseScript("template", "--- create\nPOST ${collection}\n\n${object}\n{\"metadata\":{\"labels\":{\"x\":\"${rv}\"}}}\n\n"+
-		"=== A heading.\n\n--- ${subresource} of each\n@for each\nGET ${item}/${subresource}\n\n--- of status\n@for status\nGET ${item}/status\n")
+	template, err := ParseScript("template",
+		"--- create\nPOST ${collection}\n\n${object}\n{\"metadata\":{\"labels\":{\"x\":\"${rv}\"}}}\n\n=== A "+
+			"heading.\n\n--- ${subresource} of each\n@for each\nGET ${item}/${subresource}\n\n--- of status\n@for status\nGET "+
+			"${item}/status\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +50,7 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// TestHistories selects the writes of one script among those of others.
+// TestHistories checks that the writes of one script are selected from the writes of several scripts.
 func TestHistories(t *testing.T) {
 	script := &Script{Name: "s", Cases: []Case{{Method: "POST"}, {Method: "GET"}}}
 	answers := []Answer{

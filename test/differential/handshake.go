@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Handshake describes a TLS handshake with a server: the selected protocols, and the acceptable authorities of client
-// certificates.
+// Handshake describes a TLS handshake with a server: the negotiated protocols, and the authorities of client
+// certificates that the server accepts.
 func (s *Server) Handshake() (string, error) {
 	address, err := url.Parse(s.Origin)
 	if err != nil {

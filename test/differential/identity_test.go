@@ -17,17 +17,17 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// identityTest runs both servers with the same files of authentication and authorization.
+// identityTest runs both servers with the same configuration of authentication and authorization.
 type identityTest struct {
 	directory string
-	provider  *jwttest.Provider // of URL
-	other     *jwttest.Provider // of otherIssuer
+	provider  *jwttest.Provider // serves the issuer at URL
+	other     *jwttest.Provider // serves otherIssuer
 	pair      *Pair
 	reviews   map[string]*Reviews
 	intended  *intended
 }
 
-// otherIssuer is served elsewhere than at its URL.
+// otherIssuer is the URL of an issuer that is served at another address.
 const otherIssuer = "https://issuer.example.com"
 
 func newIdentityTest(t *testing.T) *identityTest {
@@ -63,7 +63,7 @@ func newIdentityTest(t *testing.T) *identityTest {
 
 func (i *identityTest) file(name string) string { return filepath.Join(i.directory, name) }
 
-// write writes a file at once, as an editor or the kubelet replaces it.
+// write replaces a file atomically, as an editor or the kubelet does.
 func (i *identityTest) write(t *testing.T, name, content string) {
 	t.Helper()
 	if err := os.WriteFile(i.file(name+".new"), []byte(content), 0o600); err != nil {
@@ -74,7 +74,7 @@ func (i *identityTest) write(t *testing.T, name, content string) {
 	}
 }
 
-// start starts the servers with flags in which SERVER is the name of the server.
+// start starts the servers. SERVER in a flag is replaced by the name of the server.
 func (i *identityTest) start(t *testing.T, flags ...string) {
 	t.Helper()
 	pair, err := startPair(t.Context(), i.directory, &Pair{}, func(name string) []string {
@@ -97,7 +97,7 @@ func (i *identityTest) start(t *testing.T, flags ...string) {
 	i.give(t)
 }
 
-// give makes new tokens the variables of scripts.
+// give creates new tokens and makes them variables of scripts.
 func (i *identityTest) give(t *testing.T) {
 	t.Helper()
 	tokens := i.tokens(t)
@@ -127,9 +127,10 @@ func (i *identityTest) tokens(t *testing.T) map[string]string {
 	other := i.other.Standard("kubernetes", "dora").With("iss", otherIssuer).With("tenant", "acme")
 	tokens := map[string]string{"other-ca": base64.StdEncoding.EncodeToString([]byte(i.other.CA()))}
 	for name, claims := range map[string]jwttest.Claims{
-		"plain":          plain,
-		"unused":         plain.With("sub", "unused"),
-		"rich":           plain.With("groups", []string{"g1", "g2"}).With("uid", "u-1").With("team", "blue").With("jti", "j1"),
+		"plain":  plain,
+		"unused": plain.With("sub", "unused"),
+		"rich": plain.With("groups", []string{"g1", "g2"}).With("uid", "u-1").With("team",
+			"blue").With("jti", "j1"),
 		"one-group":      plain.With("groups", "single"),
 		"wrong-groups":   plain.With("groups", 7),
 		"second":         plain.With("aud", "second"),
@@ -170,13 +171,15 @@ func (i *identityTest) tokens(t *testing.T) map[string]string {
 	parts := strings.Split(tokens["plain"], ".")
 	encode := base64.RawURLEncoding.EncodeToString
 	for name, token := range map[string]string{
-		"two-parts": parts[0] + "." + parts[1], "four-parts": tokens["plain"] + ".x", "no-signature": parts[0] + "." + parts[1] + ".",
-		"none-alg":    encode([]byte(`{"alg":"none"}`)) + "." + parts[1] + ".",
-		"hmac":        encode([]byte(`{"alg":"HS256","kid":"key-1"}`)) + "." + parts[1] + "." + parts[2],
-		"unknown-key": encode([]byte(`{"alg":"ES256","kid":"key-9"}`)) + "." + parts[1] + "." + parts[2],
-		"not-json":    parts[0] + "." + encode([]byte("no JSON")) + "." + parts[2],
-		"not-base64":  parts[0] + ".!!!." + parts[2], "dots": "..", "tampered": parts[0] + "." + encode(
-			fmt.Appendf(nil, `{"iss":%q,"aud":"kubernetes","sub":"root","exp":%d}`, i.provider.URL(), now+7200)) + "." + parts[2],
+		"two-parts": parts[0] + "." + parts[1], "four-parts": tokens["plain"] + ".x",
+		"no-signature": parts[0] + "." + parts[1] + ".",
+		"none-alg":     encode([]byte(`{"alg":"none"}`)) + "." + parts[1] + ".",
+		"hmac":         encode([]byte(`{"alg":"HS256","kid":"key-1"}`)) + "." + parts[1] + "." + parts[2],
+		"unknown-key":  encode([]byte(`{"alg":"ES256","kid":"key-9"}`)) + "." + parts[1] + "." + parts[2],
+		"not-json":     parts[0] + "." + encode([]byte("no JSON")) + "." + parts[2],
+		"not-base64":   parts[0] + ".!!!." + parts[2], "dots": "..", "tampered": parts[0] + "." + encode(
+			fmt.Appendf(nil, `{"iss":%q,"aud":"kubernetes","sub":"root","exp":%d}`, i.provider.URL(),
+				now+7200)) + "." + parts[2],
 	} {
 		tokens[name] = token
 	}
@@ -192,12 +195,12 @@ func must(t *testing.T, sign func(jwttest.Claims) (string, error), claims jwttes
 	return token
 }
 
-// indent makes a text a block in YAML.
+// indent indents a text, so that it is a block in YAML.
 func indent(text string, spaces int) string {
 	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+strings.Repeat(" ", spaces))
 }
 
-// read returns a file of testdata/identity-config with the addresses of the providers.
+// read returns a file of testdata/identity-config, with the addresses of the providers.
 func (i *identityTest) read(t *testing.T, name, server string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "identity-config", name))
@@ -211,7 +214,7 @@ func (i *identityTest) read(t *testing.T, name, server string) string {
 }
 
 // TestIdentityConfiguration compares both servers with --authentication-config, --authorization-config and a token
-// webhook: who is let in, what webhooks are called with, and reloads.
+// webhook: which users are authenticated and authorized, the requests to webhooks, and reloads.
 func TestIdentityConfiguration(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	t.Parallel()
@@ -234,7 +237,7 @@ func TestIdentityConfiguration(t *testing.T) {
 	}
 	old := i.pair.Ours.Variables["unused"]
 	i.give(t)
-	i.pair.Ours.Variables["old"] = old // of both servers: the map is shared
+	i.pair.Ours.Variables["old"] = old // the variables of both servers are the same map
 	i.run(t, "identity-config/rotated")
 	i.run(t, "identity-config/webhook")
 	i.run(t, "identity-config/access")
@@ -262,11 +265,12 @@ func TestIdentityFlags(t *testing.T) {
 	i.write(t, "policy", i.read(t, "../identity-flags/policy.jsonl", ""))
 	i.start(t,
 		"--oidc-issuer-url="+i.provider.URL(), "--oidc-client-id=kubernetes", "--oidc-ca-file="+i.file("provider-ca"),
-		"--oidc-username-claim=email", "--oidc-groups-claim=groups", "--oidc-groups-prefix=oidc:", "--oidc-signing-algs=ES256",
-		"--oidc-required-claim=tenant=acme", "--authentication-token-webhook-config-file="+i.file("SERVER-token"),
-		"--authorization-mode=ABAC,Webhook", "--authorization-policy-file="+i.file("policy"),
-		"--authorization-webhook-config-file="+i.file("SERVER-first"), "--authorization-webhook-cache-unauthorized-ttl=0",
-		"--service-account-signing-endpoint="+i.file("signer.sock"), "--service-account-jwks-uri=https://keys.example.com",
+		"--oidc-username-claim=email", "--oidc-groups-claim=groups", "--oidc-groups-prefix=oidc:",
+		"--oidc-signing-algs=ES256", "--oidc-required-claim=tenant=acme",
+		"--authentication-token-webhook-config-file="+i.file("SERVER-token"), "--authorization-mode=ABAC,Webhook",
+		"--authorization-policy-file="+i.file("policy"), "--authorization-webhook-config-file="+i.file("SERVER-first"),
+		"--authorization-webhook-cache-unauthorized-ttl=0", "--service-account-signing-endpoint="+i.file("signer.sock"),
+		"--service-account-jwks-uri=https://keys.example.com",
 	)
 	i.run(t, "identity-flags/tokens")
 	i.run(t, "identity-flags/access")
@@ -277,15 +281,17 @@ func TestIdentityFlags(t *testing.T) {
 	i.run(t, "identity-flags/signer-rotated")
 }
 
-// identityMetrics are the series of authentication and authorization.
+// identityMetrics are the prefixes of the metrics of authentication and authorization.
 var identityMetrics = regexp.MustCompile(`(?m)^(apiserver_authentication_config_controller_|` +
 	`apiserver_authentication_jwt_authenticator_|apiserver_authorization_)[^ ]* .*$`)
 
-// counted are series whose values depend on requests to webhooks and on files alone. Others depend on time, or on
-// requests of controllers.
-var counted = regexp.MustCompile(`^apiserver_.*_config_controller_(last_config_info|.*_total)|^apiserver_authorization_webhook_.*_total`)
+// counted are the series whose values depend only on requests to webhooks and on files. Other series depend on time, or
+// on requests of controllers.
+var counted = regexp.MustCompile(
+	`^apiserver_.*_config_controller_(last_config_info|.*_total)|^apiserver_authorization_webhook_.*_total`,
+)
 
-// compareMetrics compares the names of the series, and the values of counted ones.
+// compareMetrics compares the names of the series, and the values of counted series.
 func (i *identityTest) compareMetrics(t *testing.T) {
 	t.Helper()
 	var both [2][]string
@@ -308,7 +314,8 @@ func (i *identityTest) compareMetrics(t *testing.T) {
 				line = name
 			}
 			// The files of authorization name the webhooks of their server.
-			both[j] = append(both[j], regexp.MustCompile(`^(apiserver_authorization.*),hash="[^"]*"`).ReplaceAllString(line, "$1"))
+			both[j] = append(both[j],
+				regexp.MustCompile(`^(apiserver_authorization.*),hash="[^"]*"`).ReplaceAllString(line, "$1"))
 		}
 		slices.Sort(both[j])
 	}

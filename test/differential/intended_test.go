@@ -11,18 +11,19 @@ import (
 	"testing"
 )
 
-// intended holds the intended differences.
+// intended contains the intended differences.
 type intended struct {
 	differences []*intendedDifference
-	headers     []string // that only kube-apiserver sends
+	headers     []string // response headers that only kube-apiserver sends
 }
 
-// intendedDifference is an intended difference of one case.
+// intendedDifference is the intended difference of one case, or of several cases.
 type intendedDifference struct {
-	name   string // script/case; "*" at the end matches all cases with the prefix, which may also be equal
+	name   string // script/case; "*" at the end matches all cases with the prefix, of which some may be equal
 	reason string
-	lines  []string // "- kube-apiserver's", "+ ours", sorted; without any, only the order of lines may differ
-	found  atomic.Bool
+	// "- line of kube-apiserver", "+ line of Quorate", sorted; if empty, only the order of lines may differ.
+	lines []string
+	found atomic.Bool
 }
 
 func (d *intendedDifference) isGeneral() bool { return strings.HasSuffix(d.name, "*") }
@@ -51,7 +52,7 @@ func (i *intended) allows(name, theirs, ours string) bool {
 	return wanted != nil && slices.Equal(difference(theirs, ours), wanted.lines)
 }
 
-// unmatched returns the names of differences without a case.
+// unmatched returns the names of intended differences that did not occur in any case.
 func (i *intended) unmatched() []string {
 	var names []string
 	for _, d := range i.differences {
@@ -62,7 +63,7 @@ func (i *intended) unmatched() []string {
 	return names
 }
 
-// difference returns the lines that only one of two texts has, in the format of intendedDifference.
+// difference returns the lines that only one of two texts contains, in the format of intendedDifference.
 func difference(theirs, ours string) []string {
 	counts := map[string]int{}
 	for line := range strings.Lines(theirs) {
@@ -93,7 +94,8 @@ func loadIntended(file string) (*intended, error) {
 	return readIntended(f)
 }
 
-// readIntended reads lines of "script/case: reason", each with the lines that differ below it, and "header NAME: reason".
+// readIntended parses lines of the form "script/case: reason", each followed by the lines that differ, and "header
+// NAME: reason".
 func readIntended(text io.Reader) (*intended, error) {
 	read := &intended{}
 	for lines := bufio.NewScanner(text); lines.Scan(); {
@@ -124,7 +126,9 @@ func readIntended(text io.Reader) (*intended, error) {
 }
 
 func TestIntended(t *testing.T) {
-	read, err := readIntended(strings.NewReader("# A comment.\n\ns/a: because\n+ two\n- 404 Not Found\n\ns/b*: no order\ns/c: gone\nheader X: none\n"))
+	read, err :=
+		readIntended(strings.NewReader("# A comment.\n\ns/a: because\n+ two\n- 404 Not Found\n\ns/b*: no order\ns/c: " +
+			"gone\nheader X: none\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +145,8 @@ func TestIntended(t *testing.T) {
 			t.Errorf("%s: %q and %q: %v", check.name, check.theirs, check.ours, got)
 		}
 	}
-	if read.allows("s/other", "one\n", "one\n") || !slices.Equal(read.unmatched(), []string{"s/c"}) || !slices.Equal(read.headers, []string{"X"}) {
+	if read.allows("s/other", "one\n", "one\n") || !slices.Equal(read.unmatched(), []string{"s/c"}) ||
+		!slices.Equal(read.headers, []string{"X"}) {
 		t.Errorf("got %+v, unmatched %q", read, read.unmatched())
 	}
 	for _, text := range []string{"s/a\n", "- line\n"} {

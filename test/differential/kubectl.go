@@ -17,7 +17,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// kubectl runs kubectl as the administrator and returns its output, repeated until the condition of @until holds.
+// kubectl runs kubectl as the administrator and returns its output. It repeats that until the condition of @until
+// holds.
 func (r *run) kubectl(ctx context.Context, c *Case) (*Answer, error) {
 	program, err := upstream.Binary(ctx, "kubectl")
 	if err != nil {
@@ -61,11 +62,13 @@ func (r *run) kubectl(ctx context.Context, c *Case) (*Answer, error) {
 	}
 }
 
-// kubeconfig returns the administrator's.
+// kubeconfig writes the administrator's kubeconfig and returns its path.
 func (s *Server) kubeconfig(namespace string) *clientcmdapi.Config {
 	config := clientcmdapi.NewConfig()
 	config.Clusters["c"] = &clientcmdapi.Cluster{Server: s.config.Host, CertificateAuthorityData: s.config.CAData}
-	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: s.config.CertData, ClientKeyData: s.config.KeyData}
+	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: s.config.CertData, ClientKeyData: s.config.KeyData,
+	}
 	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u", Namespace: namespace}
 	config.CurrentContext = "x"
 	return config

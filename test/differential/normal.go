@@ -19,33 +19,33 @@ import (
 )
 
 var (
-	// shownHeaders are compared by value; of other headers, only their presence is compared.
+	// shownHeaders are the headers whose values are compared. For all other headers, only the presence is compared.
 	shownHeaders = []string{
-		"Allow", "Cache-Control", "Connection", "Content-Encoding", "Content-Type", "Location", "Retry-After", "Vary", "Warning",
-		"Www-Authenticate", "X-Content-Type-Options",
+		"Allow", "Cache-Control", "Connection", "Content-Encoding", "Content-Type", "Location", "Retry-After",
+		"Vary", "Warning", "Www-Authenticate", "X-Content-Type-Options",
 	}
-	// flowHeaders have UIDs. Those of objects that the script reads are compared.
+	// flowHeaders contain UIDs. They are compared if the script reads the object with the UID.
 	flowHeaders = []string{"X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid"}
-	// framing is decided by the HTTP libraries.
+	// framing are headers whose values the HTTP libraries choose.
 	framing = []string{"Content-Length"}
 )
 
-// normalizer makes the responses of one server to one script comparable: values that the server chooses become numbers
-// in the order of appearance, or words.
+// normalizer makes the responses of one server to one script comparable. It replaces values that the server has chosen
+// by numbers, in the order of their appearance, or by words.
 type normalizer struct {
 	hidden    []string // headers that are not compared
 	uids      map[string]string
-	names     map[string]string // generated
-	addresses *chosen           // of Services
-	ports     *chosen           // of nodes
+	names     map[string]string // generated names
+	addresses *chosen           // addresses of Services
+	ports     *chosen           // node ports
 	asked     map[string]bool   // revisions that the script contains
-	revisions []int64           // of objects, ascending
-	values    [][]any           // of each response
+	revisions []int64           // revisions of objects, ascending
+	values    [][]any           // parsed values of each response
 	clock     *clock
-	reference *Reference // of the response that is being shown
+	reference *Reference // reference of the response that is being normalized
 }
 
-// newNormalizer reads the responses of a server that was started at a time.
+// newNormalizer reads the responses of a server that was started at the given time.
 func newNormalizer(script *Script, answers []Answer, began time.Time, hidden []string) *normalizer {
 	said := script.text()
 	n := &normalizer{
@@ -90,7 +90,7 @@ func bodyValues(a *Answer) []any {
 	return values
 }
 
-// parse reads JSON. Other bodies stay text.
+// parse parses JSON. It returns other bodies as text.
 func parse(body []byte) (value any) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
@@ -100,7 +100,7 @@ func parse(body []byte) (value any) {
 	return value
 }
 
-// plainBody turns other encodings into JSON.
+// plainBody decodes bodies in other encodings to JSON.
 func plainBody(a *Answer) []byte {
 	body, err := decompressed(a)
 	if err == nil {
@@ -128,7 +128,7 @@ func decompressed(a *Answer) ([]byte, error) {
 	return io.ReadAll(reader)
 }
 
-// collect finds UIDs, revisions and generated names of objects.
+// collect collects the UIDs, revisions and generated names in a value.
 func (n *normalizer) collect(value any) {
 	switch container := value.(type) {
 	case map[string]any:
@@ -170,12 +170,13 @@ func (n *normalizer) collectMetadata(value any, list bool) {
 		n.names[name] = fmt.Sprintf("%s#%d", base, len(n.names)+1)
 	}
 	text := fmt.Sprint(metadata["resourceVersion"])
-	if revision, err := strconv.ParseInt(text, 10, 64); err == nil && metadata["creationTimestamp"] != nil && !n.asked[text] {
+	if revision, err := strconv.ParseInt(text, 10, 64); err == nil &&
+		metadata["creationTimestamp"] != nil && !n.asked[text] {
 		n.revisions = append(n.revisions, revision)
 	}
 }
 
-// text returns the text that is compared.
+// text returns the normalized response as text.
 func (n *normalizer) text(c *Case, a *Answer, values []any) string {
 	n.clock.now, n.reference = a.At, a.Reference
 	var b strings.Builder
@@ -201,7 +202,7 @@ func (n *normalizer) text(c *Case, a *Answer, values []any) string {
 	return b.String()
 }
 
-// show lays a normalized value out in lines.
+// show formats a normalized value in lines.
 func (n *normalizer) show(value any, sorted bool) string {
 	if text, ok := value.(string); ok {
 		return n.plain(text) + "\n"
@@ -214,7 +215,7 @@ func (n *normalizer) show(value any, sorted bool) string {
 	encoder := json.NewEncoder(&encoded)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	_ = encoder.Encode(value) // was decoded from JSON
+	_ = encoder.Encode(value) // cannot fail, because the value was decoded from JSON
 	return encoded.String()
 }
 
@@ -238,7 +239,7 @@ func (n *normalizer) writeHeaders(b *strings.Builder, header http.Header) {
 	}
 }
 
-// outline returns the first line of a table and the first words of the others. The widths of columns are not kept.
+// outline returns the first line of a table and the first word of each other line, without the widths of columns.
 func outline(table string) string {
 	head, rows, _ := strings.Cut(table, "\n")
 	var words []string
@@ -259,7 +260,7 @@ func sortItems(value any) {
 	})
 }
 
-// normal replaces values that differ between any two servers.
+// normal replaces the values that differ between any two servers.
 func (n *normalizer) normal(value any) any {
 	switch container := value.(type) {
 	case map[string]any:
@@ -282,7 +283,7 @@ func (n *normalizer) normal(value any) any {
 	return value
 }
 
-// hideRevisions removes revisions that every write on the server moves, such as those of bookmarks.
+// hideRevisions removes the revisions that every write on the server changes, such as those in bookmarks.
 func (n *normalizer) hideRevisions(value any) {
 	switch container := value.(type) {
 	case map[string]any:
@@ -300,7 +301,7 @@ func (n *normalizer) hideRevisions(value any) {
 	}
 }
 
-// field normalizes a field by its name.
+// field normalizes a field, depending on its name.
 func (n *normalizer) field(key string, value any, inList bool) any {
 	text, isText := value.(string)
 	switch {
@@ -329,7 +330,7 @@ func inRange(value any) bool {
 		return false
 	}
 	port, err := number.Int64()
-	return err == nil && port >= 30000 && port < 33000 // a dry run of kube-apiserver exceeds the range
+	return err == nil && port >= 30000 && port < 33000 // a dry run of kube-apiserver may exceed the range
 }
 
 // cells normalizes the cells of a table's row.
@@ -346,7 +347,7 @@ func (n *normalizer) cells(value any) any {
 	return row
 }
 
-// managers sorts managed fields, which servers sort by time in seconds.
+// managers sorts the entries of managed fields. Servers sort them by time, which has a precision of a second.
 func (n *normalizer) managers(value any) any {
 	entries, ok := n.normal(value).([]any)
 	if !ok {
@@ -361,7 +362,7 @@ func managerKey(entry any) string {
 	return fmt.Sprint(fields["manager"], fields["operation"], fields["subresource"], fields["apiVersion"])
 }
 
-// listMetadata shows the revision of a list and its continue token.
+// listMetadata normalizes the revision of a list and its continue token.
 func (n *normalizer) listMetadata(value any) any {
 	metadata, ok := value.(map[string]any)
 	if !ok {
@@ -376,7 +377,7 @@ func (n *normalizer) listMetadata(value any) any {
 	return metadata
 }
 
-// continueText shows the content of a continue token.
+// continueText returns the content of a continue token as text.
 func (n *normalizer) continueText(token string) string {
 	decoded, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
@@ -409,7 +410,7 @@ var (
 	anyUID        = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	askedRevision = regexp.MustCompile(`resourceVersion\\?":\\?"(\d+)`)
 	anyRevision   = regexp.MustCompile(`(ResourceVersion in (precondition|object meta): |resourceVersion\\?":\\?"|resourceVersion:|ResourceVersion in record \()(\d+)`)
-	// embedded are the managed fields of an object that a message quotes; their order depends on whether a second has
+	// embedded matches the managed fields of an object that a message quotes. Their order depends on whether a second has
 	// passed between two writes.
 	embedded      = regexp.MustCompile(`\\*"managedFields\\*":\[[^\]]*\]`)
 	nodePort      = regexp.MustCompile(`(:|nodePort\\*":)3[0-2]\d{3}\b`)
@@ -417,9 +418,11 @@ var (
 	generatedName = regexp.MustCompile(`\b(generated-|gen-)[bcdfghjklmnpqrstvwxz2456789]{5}\b`)
 	eventName     = regexp.MustCompile(`\.1[0-9a-f]{15}\b`)
 	address       = regexp.MustCompile(`(127\.0\.0\.1|localhost):\d+`)
-	// refusedAddress was requested and not allocated.
-	refusedAddress = regexp.MustCompile(`(failed to allocate IP: IPAddress\.networking\.k8s\.io \\*")10\.0\.\d{1,2}\.\d{1,3}\b`)
-	// serviceAddress is in --service-cluster-ip-range.
+	// refusedAddress matches an address that a client requested and the server did not allocate.
+	refusedAddress = regexp.MustCompile(
+		`(failed to allocate IP: IPAddress\.networking\.k8s\.io \\*")10\.0\.\d{1,2}\.\d{1,3}\b`,
+	)
+	// serviceAddress matches an address in --service-cluster-ip-range.
 	serviceAddress = regexp.MustCompile(`\b10\.0\.\d{1,2}\.\d{1,3}\b`)
 	// cells matches the cells of a table's row as text, among them the age.
 	cells = regexp.MustCompile(`"cells":\[[^\]]*\]`)
@@ -429,7 +432,7 @@ var (
 // mounted is the volume with a service account's token that admission adds to pods.
 var mounted = regexp.MustCompile(`kube-api-access-[a-z0-9]{5}\b`)
 
-// plain normalizes free text.
+// plain normalizes text without a format.
 func (n *normalizer) plain(text string) string {
 	text = embedded.ReplaceAllString(text, "<managed fields>")
 	text = cells.ReplaceAllStringFunc(text, func(row string) string { return age.ReplaceAllString(row, `"<age>"`) })

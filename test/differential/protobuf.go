@@ -19,10 +19,12 @@ const protobufType = "application/vnd.kubernetes.protobuf"
 // kinds is the result of newScheme.
 var kinds = sync.OnceValues(newScheme)
 
-// newScheme returns a scheme with all kinds that scripts send or receive as protobuf.
+// newScheme returns a scheme with all kinds that scripts send or receive in protobuf.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientscheme.AddToScheme, apiextensionsv1.AddToScheme, apiregistrationv1.AddToScheme, metav1.AddMetaToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		clientscheme.AddToScheme, apiextensionsv1.AddToScheme, apiregistrationv1.AddToScheme, metav1.AddMetaToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
@@ -31,7 +33,7 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// protobufBody encodes an object that is written as JSON or YAML.
+// protobufBody encodes an object in JSON or YAML as protobuf.
 func protobufBody(text []byte) ([]byte, error) {
 	scheme, err := kinds()
 	if err != nil {
@@ -44,7 +46,7 @@ func protobufBody(text []byte) ([]byte, error) {
 	return runtime.Encode(protobuf.NewSerializer(scheme, scheme), object)
 }
 
-// protobufJSON shows a protobuf body as JSON.
+// protobufJSON decodes a protobuf body to JSON.
 func protobufJSON(body []byte) ([]byte, error) {
 	scheme, err := kinds()
 	if err != nil {
@@ -58,7 +60,7 @@ func protobufJSON(body []byte) ([]byte, error) {
 	return json.Marshal(object)
 }
 
-// eventJSON shows a protobuf watch event as JSON.
+// eventJSON decodes a protobuf watch event to JSON.
 func eventJSON(frame []byte) ([]byte, error) {
 	var event metav1.WatchEvent
 	if err := event.Unmarshal(frame); err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Account marks these keys as compared with a script.
+// Account marks keys as compared as part of a script.
 func (r *Recorder) Account(histories map[string][]Write) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -19,8 +19,8 @@ func (r *Recorder) Account(histories map[string][]Write) {
 	}
 }
 
-// Rest summarizes writes to keys that no script accounts for: leases and records of the servers, and leaked objects. Keys
-// that differ only in values that servers choose are one.
+// Rest summarizes the writes to keys that no script accounts for: leases and records of the servers, and leaked
+// objects. Keys that differ only in values that servers have chosen are merged.
 func (r *Recorder) Rest(ctx context.Context) (map[string]string, error) {
 	writes, err := r.Since(ctx, 0)
 	if err != nil {
@@ -50,18 +50,18 @@ func (r *Recorder) Rest(ctx context.Context) (map[string]string, error) {
 	return texts, nil
 }
 
-// identity matches the identity of a running server.
+// identity matches the identity of a running API server.
 var identity = regexp.MustCompile(`\bapiserver-[a-z0-9]{26}\b`)
 
-// spurious are reasons of events of the IP repair controller that depend on timing: it may run while a request is being
-// refused, or before kube-apiserver has observed the owner of an address.
+// spurious are reasons of events of the IP repair controller that depend on timing. The controller may run while a
+// request is being refused, or before kube-apiserver has observed the owner of an address.
 var spurious = regexp.MustCompile("IPAddressWrongReference|ClusterIPNotAllocated")
 
-// leftover summarizes the remaining values of equal keys.
+// leftover summarizes the remaining values of merged keys.
 type leftover struct {
-	left int   // keys that have a value
-	ttl  int64 // of the leases of them
-	set  int   // bits of an allocation
+	left int   // number of keys that have a value
+	ttl  int64 // time to live of their leases
+	set  int   // number of allocated bits
 }
 
 func (l *leftover) add(w Write) {
@@ -77,7 +77,7 @@ func (l *leftover) text() string {
 	return fmt.Sprintf("%d left, for %d s, %d numbers allocated", l.left, l.ttl, l.set)
 }
 
-// allocated counts the allocated numbers of a range.
+// allocated returns the number of allocated values in a range.
 func allocated(w Write) int {
 	if !strings.HasPrefix(w.Key, "/registry/ranges/") {
 		return 0

@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// Reviews serves the webhooks of authentication and authorization of one server. What a review is about says how it is
-// answered; the calls are recorded.
+// Reviews serves the webhooks of authentication and authorization of one server. The content of a review selects the
+// response. The calls are recorded.
 type Reviews struct {
 	server *httptest.Server
 
@@ -20,14 +20,14 @@ type Reviews struct {
 	calls [][]byte
 }
 
-// StartReviews starts serving. Stop must follow.
+// StartReviews starts the webhooks. The caller must call Stop.
 func StartReviews() *Reviews {
 	r := &Reviews{}
 	r.server = httptest.NewTLSServer(r)
 	return r
 }
 
-// Stop ends all calls.
+// Stop stops the webhooks and ends all calls.
 func (r *Reviews) Stop() {
 	r.server.CloseClientConnections()
 	r.server.Close()
@@ -41,7 +41,7 @@ func (r *Reviews) kubeconfig(file, path string) error {
 		r.server.URL+path), 0o600)
 }
 
-// take returns the calls since the last time.
+// take returns the calls since its last call.
 func (r *Reviews) take() [][]byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,7 +50,7 @@ func (r *Reviews) take() [][]byte {
 	return calls
 }
 
-// reviewCall is a call as it is compared.
+// reviewCall is a call of a webhook, in the form that is compared.
 type reviewCall struct {
 	Path          string          `json:"path"`
 	ContentType   string          `json:"contentType"`
@@ -59,7 +59,7 @@ type reviewCall struct {
 	Review        json.RawMessage `json:"review"`
 }
 
-// reviewed is what is read of a call.
+// reviewed is the part of a review that the webhook reads.
 type reviewed struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -76,7 +76,7 @@ type reviewed struct {
 	} `json:"spec"`
 }
 
-// tokenStatuses are the status of reviews of tokens.
+// tokenStatuses are the statuses of TokenReviews.
 var tokenStatuses = map[string]string{
 	"hook-hanna": `{"authenticated":true,"user":{"username":"hanna","uid":"h1","groups":["hooked","system:masters-not"],` +
 		`"extra":{"Example.com/Key":["a","b"]}}}`,
@@ -87,7 +87,7 @@ var tokenStatuses = map[string]string{
 	"hook-both":      `{"authenticated":true,"user":{"username":"hanna"},"error":"and yet"}`,
 }
 
-// accessStatuses are the status of reviews of access by the last part of a path or the name of an object.
+// accessStatuses are the statuses of SubjectAccessReviews, by the last element of a path or the name of an object.
 var accessStatuses = map[string]string{
 	"allow":        `{"allowed":true}`,
 	"allow-reason": `{"allowed":true,"reason":"because"}`,
@@ -97,7 +97,7 @@ var accessStatuses = map[string]string{
 	"error":        `{"allowed":false,"evaluationError":"it failed"}`,
 }
 
-// failures are responses of another form, by the name of what the review is about.
+// failures are responses that are not reviews, by the content of the review.
 var reviewFailures = map[string]func(w http.ResponseWriter){
 	"garbage":    func(w http.ResponseWriter) { _, _ = io.WriteString(w, "this is no JSON") },
 	"forbidden":  func(w http.ResponseWriter) { http.Error(w, "not you", http.StatusForbidden) },
@@ -135,8 +135,9 @@ func (r *Reviews) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"apiVersion":%q,"kind":%q,"status":%s}`, asked.APIVersion, asked.Kind, status)
 }
 
-// status returns the name of what a review is about and its status. Webhooks decide about paths and names below their
-// own path only: /first about /hook/first/allow. Roles and bindings may be created, but not with verbs escalate or bind.
+// status returns the name of a review's content and its status. A webhook decides only about paths and names below its
+// own path: /first about /hook/first/allow. Roles and bindings may be created, but not with the verbs escalate and
+// bind.
 func (a *reviewed) status(webhook string) (name, status string) {
 	if a.Kind == "TokenReview" {
 		status, ok := tokenStatuses[a.Spec.Token]
@@ -145,7 +146,8 @@ func (a *reviewed) status(webhook string) (name, status string) {
 		}
 		return strings.TrimPrefix(a.Spec.Token, "hook-"), status
 	}
-	if attributes := a.Spec.ResourceAttributes; attributes.Verb == "create" && strings.HasPrefix(attributes.Resource, "role") {
+	if attributes := a.Spec.ResourceAttributes; attributes.Verb == "create" &&
+		strings.HasPrefix(attributes.Resource, "role") {
 		return "", `{"allowed":true}`
 	}
 	subject := a.Spec.NonResourceAttributes.Path

@@ -28,23 +28,23 @@ type Answer struct {
 	Code   int
 	Header http.Header
 	Body   []byte
-	Events [][]byte // of a stream, each a JSON object
+	Events [][]byte // events of a stream, each a JSON object
 
-	At        time.Time  // when it was complete
-	Reference *Reference // what revisions are compared with
-	Failures  []string   // waits that timed out and captures that found nothing
+	At        time.Time  // time at which the response was complete
+	Reference *Reference // revision with which the revisions in the response are compared
+	Failures  []string   // waits that have timed out and captures that have found nothing
 }
 
 func (a *Answer) failed(format string, arguments ...any) {
 	a.Failures = append(a.Failures, fmt.Sprintf(format, arguments...))
 }
 
-// contains reports whether the body or a warning contains a text.
+// contains reports whether the body or a warning of the response contains a text.
 func (a *Answer) contains(text string) bool {
 	return bytes.Contains(a.Body, []byte(text)) || strings.Contains(strings.Join(a.Header["Warning"], "\n"), text)
 }
 
-// run is a script in progress on one server.
+// run is a script that is being executed on one server.
 type run struct {
 	server    *Server
 	variables map[string]string
@@ -66,7 +66,10 @@ func Run(ctx context.Context, server *Server, script *Script) ([]Answer, error) 
 	}
 	for _, needed := range []Case{
 		{Path: "/api/v1/namespaces", Body: `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"${ns}"}}`},
-		{Path: "/api/v1/namespaces/${ns}/serviceaccounts", Body: `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}`},
+		{
+			Path: "/api/v1/namespaces/${ns}/serviceaccounts",
+			Body: `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}`,
+		},
 	} {
 		needed.Method, needed.Header = http.MethodPost, map[string]string{}
 		if _, err := r.exchange(ctx, &needed); err != nil {
@@ -90,7 +93,7 @@ func (r *run) closeStreams() {
 	}
 }
 
-// answer runs one case.
+// answer executes one case.
 func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	switch c.Method {
 	case "EVENTS", "REST":
@@ -125,9 +128,8 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	return answer, nil
 }
 
-// freshen waits until the server's cache of Services has the latest ones, which a consistent list does. kube-apiserver
-// starts an update from the cached Service; when that is stale, it allocates addresses twice and may reject the second
-// time as already allocated.
+// freshen waits, with a consistent list, until the server's cache of Services is current. kube-apiserver bases an
+// update on the cached Service. If that is stale, it allocates addresses twice and may reject the second allocation.
 func (r *run) freshen(ctx context.Context, c *Case) error {
 	if !strings.Contains(c.Path, "/services/") || !slices.Contains([]string{"PUT", "PATCH", "DELETE"}, c.Method) {
 		return nil
@@ -138,7 +140,7 @@ func (r *run) freshen(ctx context.Context, c *Case) error {
 	return err
 }
 
-// pick replaces the body by the values of the JSON pointers of @pick.
+// pick replaces the body by the values of the JSON pointers in @pick.
 func pick(c *Case, answer *Answer) {
 	pointers, ok := c.directive("pick")
 	if !ok {
@@ -165,7 +167,7 @@ func pick(c *Case, answer *Answer) {
 	answer.Body = body
 }
 
-// store puts the case's body into etcd under a key, as a former release may have stored it.
+// store writes the body of the case to a key in etcd, as a former release may have stored it.
 func (r *run) store(ctx context.Context, c *Case) error {
 	body, _, err := r.body(c)
 	if err != nil {
@@ -213,7 +215,7 @@ func (r *run) events(c *Case) *Answer {
 	return answer
 }
 
-// take reads the desired number of events from a stream and drops those from a timer.
+// take reads the required number of events from a stream. It drops events that a timer has caused.
 func (a *Answer) take(s *stream, wanted string) {
 	events, err := s.take(upTo(wanted))
 	if err != nil {
@@ -224,11 +226,12 @@ func (a *Answer) take(s *stream, wanted string) {
 
 // fromTimer reports whether an event is a periodic bookmark.
 func fromTimer(event []byte) bool {
-	return bytes.Contains(event, []byte(`"type":"BOOKMARK"`)) && !bytes.Contains(event, []byte("k8s.io/initial-events-end"))
+	return bytes.Contains(event, []byte(`"type":"BOOKMARK"`)) &&
+		!bytes.Contains(event, []byte("k8s.io/initial-events-end"))
 }
 
-// upTo reports whether events contains the desired number of events, or whether the last one contains the wanted text.
-// Periodic bookmarks do not count.
+// upTo reports whether events contains the required number of events, or ends with an event that contains the wanted
+// text. Periodic bookmarks do not count.
 func upTo(wanted string) func([][]byte) bool {
 	if count, err := strconv.Atoi(wanted); err == nil {
 		return func(events [][]byte) bool {
@@ -319,7 +322,7 @@ func (r *run) body(c *Case) ([]byte, string, error) {
 
 var variable = regexp.MustCompile(`\$\{[^}]*\}`)
 
-// expand replaces variables. It keeps unknown ones, which the servers then reject.
+// expand replaces variables. Unknown variables are kept, so that the servers reject them.
 func (r *run) expand(text string) string {
 	return variable.ReplaceAllStringFunc(text, func(reference string) string {
 		name := reference[2 : len(reference)-1]
@@ -333,7 +336,7 @@ func (r *run) expand(text string) string {
 	})
 }
 
-// filling generates text that would be too long for a script.
+// filling generates texts that are too long for a script.
 func filling(name string) (string, bool) {
 	kind, argument, _ := strings.Cut(name, ":")
 	count, _ := strconv.Atoi(argument)
@@ -378,7 +381,7 @@ func manyKeys(count int) string {
 	return "{" + strings.TrimSuffix(b.String(), ",") + "}"
 }
 
-// capture keeps fields of the response for later cases.
+// capture stores fields of the response in variables for later cases.
 func (r *run) capture(c *Case, answer *Answer) {
 	for _, d := range c.Directives {
 		if d.Name != "capture" {
@@ -398,7 +401,7 @@ func (r *run) capture(c *Case, answer *Answer) {
 	}
 }
 
-// refer reads the revision that those of the response are compared with.
+// refer sets the revision with which the revisions of the response are compared.
 func (r *run) refer(c *Case, answer *Answer) {
 	wanted, ok := c.directive("revision")
 	if !ok {
@@ -413,7 +416,7 @@ func (r *run) refer(c *Case, answer *Answer) {
 	answer.Reference = &Reference{name, revision, orNewer}
 }
 
-// lookup follows a path of field names and list indexes; nil if there is no such field.
+// lookup returns the value at a path of field names and list indexes, or nil if it does not exist.
 func lookup(value any, path []string) any {
 	for _, step := range path {
 		switch container := value.(type) {

@@ -10,10 +10,10 @@
 //
 //	body
 //
-// ${port.NAME} is the port of an extension API server: see apiserver.go.
-// ${ns} is the namespace of the script; ${fill:N} is N times the letter x, ${nested:N} a list N lists deep,
-// ${operations:N} a JSON patch of N operations, ${requirements:N}, ${values:N} and ${names:N} that many terms of selectors,
-// ${bytes:HEX} raw bytes; other variables are captured from earlier responses. The directives:
+// ${port.NAME} is the port of an extension API server: see apiserver.go. ${ns} is the namespace of the script;
+// ${fill:N} is N times the letter x, ${nested:N} a list N lists deep, ${operations:N} a JSON patch of N operations,
+// ${requirements:N}, ${values:N} and ${names:N} that many terms of selectors, ${bytes:HEX} raw bytes; other variables
+// are captured from earlier responses. The directives:
 //
 //	@capture NAME PATH   keeps a field of the response, as in metadata.uid or items.0.metadata.name
 //	@user TOKEN          sends a bearer token instead of the administrator's certificate; "none" sends nothing
@@ -32,17 +32,23 @@
 //	@refused             the stream of the events may have been refused; it has none then
 //	@each NAME VALUE...  makes a case for each value of ${NAME}; several make a case for each combination; "-" is nothing
 //
-// "UPGRADE PATH" is a GET that asks for the protocol of the header Upgrade; the body is a line that is sent when the server
-// has switched to it.
+// "UPGRADE PATH" is a GET that asks for the protocol of the header Upgrade; the body is a line that is sent when the
+// server has switched to it.
 //
-// Some requests are not HTTP: "KUBECTL ARGUMENTS" runs kubectl as the administrator; "AUDIT ID" waits for the audit
-// events of the request with that Audit-ID; "CALLS all" shows the calls of webhooks since the last such request,
-// "REVIEWS all" those of webhooks of authentication and authorization; "CONVERSIONS all" the objects that were sent to
-// conversion webhooks; "EVENTS NAME N" waits
-// for the next N events of an open stream, or for all up to
-// the first that contains a text; "REST NAME" for all events until the stream ends; "STORE KEY" puts the body into
-// etcd. A line that begins with "===" is a heading. A wait that times out or a capture that finds nothing is an
-// error, even if both servers agree.
+// Some requests are not HTTP requests:
+//
+//	KUBECTL ARGUMENTS  runs kubectl as the administrator
+//	AUDIT ID           waits for the audit events of the request with that Audit-ID
+//	CALLS all          shows the calls of admission webhooks since the last such request
+//	REVIEWS all        shows the calls of authentication and authorization webhooks since the last such request
+//	CONVERSIONS all    shows the objects that were sent to conversion webhooks since the last such request
+//	EVENTS NAME N      waits for the next N events of an open stream, or for all events up to the first that contains
+//	                   the text N
+//	REST NAME          waits for all events of an open stream until the stream ends
+//	STORE KEY          puts the body into etcd
+//
+// A line that begins with "===" is a heading. A wait that times out or a capture that finds nothing is an error, even
+// if both servers agree.
 //
 // Everything that a script writes to etcd is compared too, write by write: see etcd.go. A template is expanded to a
 // script for every resource of discovery: see generate.go.
@@ -62,13 +68,13 @@ import (
 // Script is one file of cases, which run in order.
 type Script struct {
 	Name  string
-	Area  string // of the report
+	Area  string // heading of the report under which the script is listed
 	Cases []Case
 }
 
 var unsuitable = regexp.MustCompile(`[^a-z0-9]+`)
 
-// slug turns a name into one that is valid for a namespace or a label value.
+// slug turns a name into a valid name of a namespace, which is also a valid label value.
 func slug(name string) string {
 	const longest = 60
 	short := unsuitable.ReplaceAllString(strings.ReplaceAll(strings.ToLower(name), ".k8s.io", ""), "-")
@@ -77,7 +83,7 @@ func slug(name string) string {
 
 func (s *Script) namespace() string { return "d-" + slug(s.Name) }
 
-// text returns all that the script sends, before captures.
+// text returns everything that the script sends, before variables are replaced.
 func (s *Script) text() string {
 	var b strings.Builder
 	for _, c := range s.Cases {
@@ -91,7 +97,7 @@ type Case struct {
 	Name       string
 	Directives []Directive
 	Method     string
-	Path       string // what follows the method
+	Path       string // URL path and query, or the arguments of a request that is not an HTTP request
 	Header     map[string]string
 	Body       string
 }
@@ -136,7 +142,7 @@ func LoadScripts(directory string) ([]*Script, error) {
 
 const (
 	caseMark    = "--- " // begins a case
-	headingMark = "==="  // ends it
+	headingMark = "==="  // ends a case
 )
 
 // ParseScript reads a script. Text before the first case is a comment.
@@ -161,10 +167,10 @@ func ParseScript(name, text string) (*Script, error) {
 	return script, nil
 }
 
-// nothing is the value of @each for the empty string.
+// nothing is the value of @each that represents the empty string.
 const nothing = "-"
 
-// combinations multiplies a case by the values of its first @each, and those by the values of the next.
+// combinations returns a case for each combination of the values of its @each directives.
 func (c *Case) combinations() []*Case {
 	i := slices.IndexFunc(c.Directives, func(d Directive) bool { return d.Name == "each" })
 	if i < 0 {
@@ -180,14 +186,16 @@ func (c *Case) combinations() []*Case {
 	return all
 }
 
-// with returns the case with one variable replaced, and the value appended to its name.
+// with returns the case with one variable replaced and the value appended to its name.
 func (c *Case) with(variable, value string) *Case {
 	name := c.Name + " " + value
 	if value == nothing {
 		value = ""
 	}
 	replace := func(text string) string { return strings.ReplaceAll(text, variable, value) }
-	one := &Case{Name: name, Method: replace(c.Method), Path: replace(c.Path), Header: map[string]string{}, Body: replace(c.Body)}
+	one := &Case{
+		Name: name, Method: replace(c.Method), Path: replace(c.Path), Header: map[string]string{}, Body: replace(c.Body),
+	}
 	for name, text := range c.Header {
 		one.Header[replace(name)] = replace(text)
 	}

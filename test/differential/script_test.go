@@ -11,7 +11,8 @@ import (
 )
 
 func TestParseScript(t *testing.T) {
-	script, err := ParseScript("s", "A comment.\n\n--- first\n@capture rv metadata.resourceVersion\n@head\nPOST /a?b=c\nAccept: x/y\n\n{\n}\n\n--- second\nGET /a\n")
+	script, err := ParseScript("s", "A comment.\n\n--- first\n@capture rv metadata.resourceVersion\n@head\nPOST "+
+		"/a?b=c\nAccept: x/y\n\n{\n}\n\n--- second\nGET /a\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -19,13 +20,16 @@ func TestParseScript(t *testing.T) {
 		t.Fatalf("%d cases", len(script.Cases))
 	}
 	first := script.Cases[0]
-	if first.Name != "first" || first.Method != "POST" || first.Path != "/a?b=c" || first.Header["Accept"] != "x/y" || first.Body != "{\n}" {
+	if first.Name != "first" || first.Method != "POST" || first.Path != "/a?b=c" ||
+		first.Header["Accept"] != "x/y" || first.Body != "{\n}" {
 		t.Errorf("got %+v", first)
 	}
 	if arguments, ok := first.directive("capture"); !ok || arguments != "rv metadata.resourceVersion" {
 		t.Errorf("got %q", arguments)
 	}
-	for _, text := range []string{"--- no request\n", "--- a\nGET /\n--- a\nGET /\n", "--- bad header\nGET /\nnonsense\n"} {
+	for _, text := range []string{
+		"--- no request\n", "--- a\nGET /\n--- a\nGET /\n", "--- bad header\nGET /\nnonsense\n",
+	} {
 		if _, err := ParseScript("s", text); err == nil {
 			t.Errorf("accepted %q", text)
 		}
@@ -50,7 +54,7 @@ func TestCombinations(t *testing.T) {
 	}
 }
 
-// began is when the servers of these tests were started.
+// began is the time at which the servers of these tests were started.
 var began = time.Date(2026, 5, 5, 12, 0, 0, 0, time.UTC)
 
 // normalized returns the normalized responses of a server to a script.
@@ -58,16 +62,20 @@ func normalized(script *Script, answers []Answer) string {
 	return strings.Join(newNormalizer(script, answers, began, nil).Texts(script, answers), "\n")
 }
 
-// TestNormalize compares two servers that differ only in values that a server chooses, and two that differ in others.
+// TestNormalize compares two servers that differ only in values that a server may choose, and two that differ in
+// others.
 func TestNormalize(t *testing.T) {
 	script := &Script{Cases: []Case{{Name: "a"}, {Name: "b"}}}
 	answers := func(uid, first, second, data string) string {
 		body := func(revision, data string) []byte {
-			return []byte(`{"kind":"X","metadata":{"name":"g-` + first + `","generateName":"g-","uid":"` + uid + `","resourceVersion":"` + revision +
+			return []byte(`{"kind":"X","metadata":{"name":"g-` + first + `","generateName":"g-","uid":"` + uid +
+				`","resourceVersion":"` + revision +
 				`","creationTimestamp":"2026-05-05T12:00:0` + first[:1] + `Z"},"data":"` + data + `"}`)
 		}
 		header := http.Header{"Content-Type": {"application/json"}, "Date": {first}}
-		both := []Answer{{Code: 200, Header: header, Body: body(first, data)}, {Code: 200, Header: header, Body: body(second, data)}}
+		both := []Answer{
+			{Code: 200, Header: header, Body: body(first, data)}, {Code: 200, Header: header, Body: body(second, data)},
+		}
 		both[0].At, both[1].At = began.Add(time.Minute), began.Add(time.Minute)
 		return normalized(script, both)
 	}
@@ -86,12 +94,14 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// TestNormalizeFields distinguishes values that servers choose from all others.
+// TestNormalizeFields checks that values that servers choose are distinguished from all others.
 func TestNormalizeFields(t *testing.T) {
 	const asked = `{"spec":{"nodePort":30040,"clusterIP":"10.0.0.10"},"expiration":"2026-05-05T12:00:30Z"}`
 	script := &Script{Cases: []Case{{Name: "a", Body: asked}}}
 	show := func(body string) string {
-		return normalized(script, []Answer{{Body: []byte(body), At: began.Add(time.Minute), Reference: &Reference{Name: "rv", Revision: 7}}})
+		return normalized(script, []Answer{{
+			Body: []byte(body), At: began.Add(time.Minute), Reference: &Reference{Name: "rv", Revision: 7},
+		}})
 	}
 	token := func(claims string) string {
 		return "eyJhIjoxfQ." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".x"
@@ -109,20 +119,44 @@ func TestNormalizeFields(t *testing.T) {
 		{"in a message", `{"a":"it is 2026-05-05T12:00:10Z"}`, `{"a":"it is 2020-01-01T00:00:00Z"}`, false},
 		{"text like an age", `{"a":"30s"}`, `{"a":"31s"}`, false},
 		{"age", `{"cells":["a","30s"]}`, `{"cells":["a","31s"]}`, true},
-		{"chosen ports", `{"x":[{"nodePort":31000},{"nodePort":31001}]}`, `{"x":[{"nodePort":32000},{"nodePort":31001}]}`, true},
-		{"the same port", `{"x":[{"nodePort":31000},{"nodePort":31001}]}`, `{"x":[{"nodePort":31000},{"nodePort":31000}]}`, false},
+		{
+			"chosen ports", `{"x":[{"nodePort":31000},{"nodePort":31001}]}`,
+			`{"x":[{"nodePort":32000},{"nodePort":31001}]}`, true,
+		},
+		{
+			"the same port", `{"x":[{"nodePort":31000},{"nodePort":31001}]}`,
+			`{"x":[{"nodePort":31000},{"nodePort":31000}]}`, false,
+		},
 		{"port requested", `{"nodePort":30040}`, `{"nodePort":30041}`, false},
 		{"port in a message", `{"a":"80:30040/TCP"}`, `{"a":"80:30041/TCP"}`, false},
 		{"chosen addresses", `{"clusterIP":"10.0.0.20"}`, `{"clusterIP":"10.0.0.21"}`, true},
 		{"address requested", `{"clusterIP":"10.0.0.10"}`, `{"clusterIP":"10.0.0.100"}`, false},
-		{"revision of a list", `{"kind":"List","metadata":{"resourceVersion":"7"}}`, `{"kind":"List","metadata":{"resourceVersion":"8"}}`, false},
-		{"revision 0 of a list", `{"kind":"List","metadata":{"resourceVersion":"0"}}`, `{"kind":"List","metadata":{"resourceVersion":"8"}}`, false},
-		{"no revision of a list", `{"kind":"List","metadata":{"resourceVersion":""}}`, `{"kind":"List","metadata":{"resourceVersion":"8"}}`, false},
+		{
+			"revision of a list", `{"kind":"List","metadata":{"resourceVersion":"7"}}`,
+			`{"kind":"List","metadata":{"resourceVersion":"8"}}`, false,
+		},
+		{
+			"revision 0 of a list", `{"kind":"List","metadata":{"resourceVersion":"0"}}`,
+			`{"kind":"List","metadata":{"resourceVersion":"8"}}`, false,
+		},
+		{
+			"no revision of a list", `{"kind":"List","metadata":{"resourceVersion":""}}`,
+			`{"kind":"List","metadata":{"resourceVersion":"8"}}`, false,
+		},
 		{"bookmark", `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"6"}}}`,
 			`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7"}}}`, false},
-		{"tokens", `{"token":"` + token(`{"iat":100,"exp":160,"sub":"a"}`) + `"}`, `{"token":"` + token(`{"iat":200,"exp":260,"sub":"a"}`) + `"}`, true},
-		{"life of a token", `{"token":"` + token(`{"iat":100,"exp":160}`) + `"}`, `{"token":"` + token(`{"iat":100,"exp":170}`) + `"}`, false},
-		{"page", `{"kind":"List","metadata":{"continue":"eyJydiI6Nn0"}}`, `{"kind":"List","metadata":{"continue":"eyJydiI6N30"}}`, false},
+		{
+			"tokens", `{"token":"` + token(`{"iat":100,"exp":160,"sub":"a"}`) + `"}`,
+			`{"token":"` + token(`{"iat":200,"exp":260,"sub":"a"}`) + `"}`, true,
+		},
+		{
+			"life of a token", `{"token":"` + token(`{"iat":100,"exp":160}`) + `"}`,
+			`{"token":"` + token(`{"iat":100,"exp":170}`) + `"}`, false,
+		},
+		{
+			"page", `{"kind":"List","metadata":{"continue":"eyJydiI6Nn0"}}`,
+			`{"kind":"List","metadata":{"continue":"eyJydiI6N30"}}`, false,
+		},
 	} {
 		if one, other := show(check.one), show(check.other); (one == other) != check.equal {
 			t.Errorf("%s: %s\n%s", check.name, one, other)
@@ -130,19 +164,20 @@ func TestNormalizeFields(t *testing.T) {
 	}
 }
 
-// TestMovingRevisions: revisions of lists are compared only if a case has @revision.
+// TestMovingRevisions checks that revisions of lists are compared only if a case has @revision.
 func TestMovingRevisions(t *testing.T) {
 	orNewer := &Reference{Name: "rv", Revision: 7, OrNewer: true}
 	list := func(revision string, reference *Reference) string {
 		body := []byte(`{"kind":"List","metadata":{"resourceVersion":"` + revision + `"}}`)
 		return normalized(&Script{Cases: make([]Case, 1)}, []Answer{{Body: body, Reference: reference}})
 	}
-	if list("8", nil) != list("9", nil) || list("7", orNewer) != list("9", orNewer) || list("6", orNewer) == list("7", orNewer) {
+	if list("8", nil) != list("9", nil) || list("7", orNewer) != list("9", orNewer) ||
+		list("6", orNewer) == list("7", orNewer) {
 		t.Error(list("8", nil), list("9", nil), list("6", orNewer), list("7", orNewer), list("9", orNewer))
 	}
 }
 
-// TestUnmetWaits: a wait that times out is a failure, even if both servers agree.
+// TestUnmetWaits checks that a wait that times out is a failure, even if both servers agree.
 func TestUnmetWaits(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/refused" {
@@ -151,9 +186,10 @@ func TestUnmetWaits(t *testing.T) {
 		_, _ = w.Write([]byte("{\"a\":1}\n"))
 	}))
 	t.Cleanup(server.Close)
-	script, err := ParseScript("s", "--- open\n@open w\nGET /\n--- comes\nEVENTS w 1\n--- ends\nEVENTS w 1\n--- refused\n@open r\nGET /refused\n"+
-		"--- never opened\nEVENTS r 1\n--- rightly not opened\n@refused\nEVENTS r 1\n--- captured\n@capture a a\nGET /\n--- not captured\n@capture b b\nGET /\n--- no revision\n@revision b\nGET /\n"+
-		"--- a revision\n@revision a\nGET /\n")
+	script, err := ParseScript("s",
+		"--- open\n@open w\nGET /\n--- comes\nEVENTS w 1\n--- ends\nEVENTS w 1\n--- refused\n@open r\nGET /refused\n--- "+
+			"never opened\nEVENTS r 1\n--- rightly not opened\n@refused\nEVENTS r 1\n--- captured\n@capture a a\nGET /\n--- "+
+			"not captured\n@capture b b\nGET /\n--- no revision\n@revision b\nGET /\n--- a revision\n@revision a\nGET /\n")
 	if err != nil {
 		t.Fatal(err)
 	}

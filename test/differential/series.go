@@ -13,7 +13,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Series returns the series of the metrics whose names have one of the prefixes: type, name and labels, sorted.
+// Series returns the type, name and labels of each series in /metrics whose name begins with any of the prefixes,
+// sorted.
 func (s *Server) Series(ctx context.Context, prefixes ...string) (_ []string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Origin+"/metrics", nil)
 	if err != nil {

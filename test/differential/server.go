@@ -18,7 +18,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// tokens are the users of scripts, besides the administrator: token, name, UID, groups.
+// tokens are the users of scripts in addition to the administrator: token, name, UID and groups.
 const tokens = `alice-token,alice,1001,"developers"
 bob-token,bob,1002
 node-a-token,system:node:node-a,1003,"system:nodes"
@@ -29,25 +29,25 @@ ivan-token,ivan,1008
 node-token,system:node:worker,1007,"system:nodes,system:masters"
 `
 
-// Server is one of the two compared servers.
+// Server is kube-apiserver or our API server, with the fixtures that scripts use.
 type Server struct {
 	Name   string
-	Origin string // URL without a path
+	Origin string // URL of the server without a path
 	Began  time.Time
 
 	Etcd *Recorder
-	// AuditLog is the file of --audit-log-path, if ${directory}/audit.log is its value.
+	// AuditLog is the file of --audit-log-path if that is ${directory}/audit.log.
 	AuditLog string
-	// Webhooks are those that scripts configure on this server; nil: none.
+	// Webhooks are the webhooks that scripts configure on this server, or nil.
 	Webhooks *Webhooks
-	// Extensions are the extension API servers that scripts configure on this server; nil: none.
+	// Extensions are the extension API servers that scripts configure on this server, or nil.
 	Extensions *Extensions
-	// Reviews are the webhooks of authentication and authorization of this server; nil: none.
+	// Reviews are the webhooks of authentication and authorization of this server, or nil.
 	Reviews *Reviews
-	// Variables are known to all scripts.
+	// Variables are defined in all scripts.
 	Variables map[string]string
 
-	config *rest.Config // the administrator's
+	config *rest.Config // configuration of the administrator's client
 	admin  *http.Client
 	plain  *http.Client // without a client certificate
 }
@@ -67,32 +67,34 @@ func newServer(name string, began time.Time, admin *rest.Config, etcd *Recorder)
 	return s, err
 }
 
-// Pair is both servers, running.
+// Pair is kube-apiserver and our API server, which are both running.
 type Pair struct {
 	Upstream, Ours *Server
 	stop           []func() error
 	frontProxy     bool
 }
 
-// StartPair starts both servers with the same flags and the given ones, each with its own etcd. ${directory} in a flag is
-// the server's own directory.
+// StartPair starts both servers with the standard flags and the given ones. Each has its own etcd. ${directory} in a
+// flag is replaced by the directory of the server.
 func StartPair(ctx context.Context, directory string, further ...string) (*Pair, error) {
 	return startPair(ctx, directory, &Pair{}, func(string) []string { return further })
 }
 
-// StartFrontProxies is StartPair with the certificate and the flags of front proxies of extension API servers.
+// StartFrontProxies is like StartPair, with the certificate and the flags of front proxies for extension API servers.
 func StartFrontProxies(ctx context.Context, directory string, further ...string) (*Pair, error) {
 	return startPair(ctx, directory, &Pair{frontProxy: true}, func(string) []string { return further })
 }
 
-// The names of the servers of a pair.
+// Names of the servers of a pair.
 const (
 	upstreamName = "upstream"
 	oursName     = "ours"
 )
 
-// startPair starts both servers with the same flags and those that further returns for the name of the server.
-func startPair(ctx context.Context, directory string, pair *Pair, further func(name string) []string) (_ *Pair, err error) {
+// startPair starts both servers with the same flags, and the flags that further returns for the name of the server.
+func startPair(
+	ctx context.Context, directory string, pair *Pair, further func(name string) []string,
+) (_ *Pair, err error) {
 	defer func() {
 		if err != nil {
 			_ = pair.Stop()
@@ -112,14 +114,15 @@ func startPair(ctx context.Context, directory string, pair *Pair, further func(n
 			return nil, err
 		}
 	}
-	// In a range of this size, the first 256 addresses are allocated on request only, which scripts do.
+	// In a range of this size, the first 256 addresses are allocated only on request, which scripts do.
 	options := func(name string) upstream.Options {
 		return upstream.Options{PKI: pki, Accounts: true, Arguments: append([]string{
 			"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--enable-admission-plugins=NodeRestriction",
 			"--service-cluster-ip-range=10.0.0.0/20,fd00:10::/112",
 		}, append(proxy, further(name)...)...)}
 	}
-	pair.Upstream, err = pair.start(ctx, filepath.Join(directory, upstreamName), options(upstreamName), upstream.StartKubernetes)
+	pair.Upstream, err = pair.start(ctx, filepath.Join(directory, upstreamName),
+		options(upstreamName), upstream.StartKubernetes)
 	if err != nil {
 		return nil, fmt.Errorf("kube-apiserver: %w", err)
 	}
@@ -127,9 +130,10 @@ func startPair(ctx context.Context, directory string, pair *Pair, further func(n
 	return pair, err
 }
 
-// start runs an etcd, its recorder and one of the servers.
+// start runs an etcd, a recorder of its writes, and the server with the given name.
 func (p *Pair) start(
-	ctx context.Context, directory string, options upstream.Options, start func(context.Context, upstream.Options) (*upstream.APIServer, error),
+	ctx context.Context, directory string, options upstream.Options,
+	start func(context.Context, upstream.Options) (*upstream.APIServer, error),
 ) (*Server, error) {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return nil, err
@@ -172,7 +176,9 @@ func awaitOwnObjects(ctx context.Context, admin *rest.Config) error {
 		return err
 	}
 	written := func(ctx context.Context) (bool, error) {
-		for _, name := range []string{"extension-apiserver-authentication", "kube-apiserver-legacy-service-account-token-tracking"} {
+		for _, name := range []string{
+			"extension-apiserver-authentication", "kube-apiserver-legacy-service-account-token-tracking",
+		} {
 			if _, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx, name, metav1.GetOptions{}); err != nil {
 				return false, nil
 			}
@@ -185,7 +191,7 @@ func awaitOwnObjects(ctx context.Context, admin *rest.Config) error {
 	return nil
 }
 
-// Stop ends both servers, and etcd last.
+// Stop stops both servers, and then their etcds.
 func (p *Pair) Stop() error {
 	var first error
 	for i := len(p.stop) - 1; i >= 0; i-- {

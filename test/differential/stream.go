@@ -68,7 +68,8 @@ func nextFrame(reader *bufio.Reader) ([]byte, error) {
 	return eventJSON(frame)
 }
 
-// take returns the next events until enough returns true; with an error, those until then.
+// take returns the next events until enough returns true. If the stream fails before, it returns the events that were
+// received and the error.
 func (s *stream) take(enough func([][]byte) bool) (events [][]byte, err error) {
 	timer := time.NewTimer(eventTimeout)
 	defer timer.Stop()

@@ -9,26 +9,27 @@ import (
 )
 
 const (
-	// clockSlack is how long before the servers' start a time of their clocks may be.
+	// clockSlack is the time by which a server's clock may be behind the start of the servers.
 	clockSlack = time.Minute
-	// soon is how long after its receipt such a time may be.
+	// soon is the time by which a server's clock may be ahead of the receipt of a response.
 	soon = 2 * time.Second
-	// grain is the unit that times ahead are rounded up to; the servers differ by less in the time of a response.
+	// grain is the unit to which times in the future are rounded up. The times of a response differ by less between the
+	// servers.
 	grain = 10
 )
 
-// anyTime matches a time as JSON or as Go prints it.
+// anyTime matches a time in the format of JSON or of Go.
 var anyTime = regexp.MustCompile(`(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(\.\d+)?( \+0000 UTC( m=[+-][0-9.]+)?|Z)`)
 
-// clock replaces times of a server's clock by words; other times stay.
+// clock replaces times of a server's clock by words. It keeps other times.
 type clock struct {
-	began time.Time         // the server's start
+	began time.Time         // when the server was started
 	now   time.Time         // when the current response was received
-	said  string            // by the script
-	ahead map[string]string // words of times that lay ahead when they were first seen, by field and time
+	said  string            // text of the script, whose times are kept
+	ahead map[string]string // words for times that were in the future when they were first seen, by field and time
 }
 
-// words replaces the times in the value of a field; free text has no field.
+// words replaces the times in the value of a field. Text without a format has no field.
 func (c *clock) words(field, text string) string {
 	return anyTime.ReplaceAllStringFunc(text, func(found string) string { return c.word(field, found) })
 }
@@ -48,7 +49,7 @@ func (c *clock) word(field, text string) string {
 	return "<time" + precision(parts[3], parts[4]) + ">"
 }
 
-// precision is the number of digits behind the point, which is fixed for times of the API.
+// precision returns the number of digits after the decimal point, which is fixed for times of the API.
 func precision(fraction, zone string) string {
 	const micro = len(".000000")
 	switch {

@@ -10,7 +10,7 @@ import (
 // webToken is a JSON Web Token: header, claims, signature.
 var webToken = regexp.MustCompile(`\b(eyJ[\w-]+)\.([\w-]+)\.[\w-]+`)
 
-// token shows the content of a token in place of the token.
+// token returns the content of a token as text.
 func (n *normalizer) token(text string) string {
 	parts := webToken.FindStringSubmatch(text)
 	header, err := base64.RawURLEncoding.DecodeString(parts[1])
@@ -32,7 +32,7 @@ func (n *normalizer) token(text string) string {
 	return fmt.Sprintf("<token %s %s>", header, n.plain(string(shown)))
 }
 
-// sinceIssued makes the times among claims relative to that of the token.
+// sinceIssued makes the times among the claims of a token relative to the time at which the token was issued.
 func sinceIssued(value, issued any) {
 	claims, _ := value.(map[string]any)
 	began, ok := issued.(json.Number)

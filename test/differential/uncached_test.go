@@ -7,10 +7,10 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// uncached are the scripts of TestDifferential that also run without watch caches, by the beginnings of their names.
+// uncached are the beginnings of the names of those scripts of TestDifferential that also run without watch caches.
 var uncached = []string{"list", "watch", "objects", "options-get", "options-list", "crd-watch", "stored"}
 
-// TestUncached compares both servers without watch caches, and with objects stored as JSON.
+// TestUncached compares both servers without watch caches and with objects stored as JSON.
 func TestUncached(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	pair, err := StartPair(t.Context(), t.TempDir(), "--watch-cache=false", "--storage-media-type=application/json")

@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// upgrade sends a request that asks for another protocol, then the body of the case and a line break when the server
-// has switched, and reads until the server closes the connection.
+// upgrade sends a request for another protocol. When the server has switched, it sends the body of the case and a
+// newline, and reads until the server closes the connection.
 func (r *run) upgrade(ctx context.Context, c *Case) (*Answer, error) {
 	config := rest.CopyConfig(r.server.config)
 	config.NextProtos = []string{"http/1.1"}

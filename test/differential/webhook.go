@@ -16,49 +16,50 @@ import (
 	"sync"
 )
 
-// Webhooks serves the admission webhooks that one server calls. The path of a call says what it is answered with; the
-// calls are recorded.
+// Webhooks serves the admission webhooks that one server calls. The path of a call selects the response. The calls are
+// recorded.
 type Webhooks struct {
 	server *httptest.Server
-	other  []byte // a CA bundle without the authority of the server
+	other  []byte // CA bundle that does not contain the authority of the server
 
 	mu          sync.Mutex
 	calls       []webhookCall
 	conversions []conversion
-	results     []string // canonical JSON of what conversions have returned
-	// converted are the conversions, and the results, that takeConversions has returned.
+	results     []string // canonical JSON of the results of conversions
+	// converted are the conversions and their results that takeConversions has returned.
 	converted map[string]bool
 }
 
-// webhookCall is a call as it is compared.
+// webhookCall is a call of a webhook, in the form that is compared.
 type webhookCall struct {
 	Path        string          `json:"path"`
 	ContentType string          `json:"contentType"`
 	Accept      string          `json:"accept"`
 	UserAgent   string          `json:"userAgent"`
-	Token       string          `json:"token"`       // the Authorization header
-	Certificate string          `json:"certificate"` // the common name of the client's certificate
+	Token       string          `json:"token"`       // value of the header Authorization
+	Certificate string          `json:"certificate"` // common name of the client's certificate
 	Review      json.RawMessage `json:"review"`
 }
 
-// StartWebhooks starts serving. Stop must follow. other is a CA bundle that scripts configure besides the right one.
+// StartWebhooks starts the webhooks. The caller must call Stop. other is a CA bundle that scripts configure instead of
+// the right one.
 func StartWebhooks(other []byte) *Webhooks {
 	w := &Webhooks{other: other, converted: map[string]bool{}}
 	w.server = httptest.NewUnstartedServer(w)
 	w.server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
-	w.server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that scripts let fail
+	w.server.Config.ErrorLog = log.New(io.Discard, "", 0) // scripts cause handshakes to fail
 	w.server.StartTLS()
 	return w
 }
 
-// Stop ends all calls.
+// Stop stops the webhooks and ends all calls.
 func (w *Webhooks) Stop() error {
 	w.server.CloseClientConnections()
 	w.server.Close()
 	return nil
 }
 
-// variables are what scripts configure webhooks with.
+// variables returns the variables with which scripts configure webhooks.
 func (w *Webhooks) variables() map[string]string {
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.server.Certificate().Raw})
 	return map[string]string{
@@ -68,8 +69,8 @@ func (w *Webhooks) variables() map[string]string {
 	}
 }
 
-// take returns the calls since the last time. Validating webhooks are called at the same time: calls to paths below
-// /validate come in the order of their paths.
+// take returns the calls since its last call. Validating webhooks are called concurrently, so calls of paths below
+// /validate are sorted by path.
 func (w *Webhooks) take() [][]byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +92,7 @@ func (w *Webhooks) take() [][]byte {
 	return encoded
 }
 
-// patches are JSON patches by the last element of the path.
+// patches are JSON patches by the last element of the path of the call.
 var patches = map[string]string{
 	"annotate":       `[{"op":"add","path":"/metadata/annotations","value":{"webhook":"was here"}}]`,
 	"default":        `[{"op":"add","path":"/data","value":{"patched":"yes"}}]`,
@@ -109,7 +110,7 @@ var patches = map[string]string{
 	"color":          `[{"op":"add","path":"/spec/color","value":"red"}]`,
 }
 
-// responses are the "response" member of a review by the last element of the path.
+// responses are the field "response" of a review by the last element of the path of the call.
 var responses = map[string]string{
 	"allow":        `{"allowed":true}`,
 	"deny":         `{"allowed":false}`,
@@ -120,7 +121,7 @@ var responses = map[string]string{
 	"empty-patch":  `{"allowed":true,"patchType":"JSONPatch","patch":"W10="}`,
 }
 
-// bodies are whole answers by the last element of the path.
+// bodies are whole responses by the last element of the path of the call.
 var bodies = map[string]string{
 	"garbage":       `this is no JSON`,
 	"nothing":       ``,
@@ -133,7 +134,7 @@ var bodies = map[string]string{
 	"huge":          "",
 }
 
-// review is what is read of a call.
+// review is the part of an AdmissionReview that the webhook reads.
 type review struct {
 	APIVersion string `json:"apiVersion"`
 	Request    struct {
@@ -182,11 +183,12 @@ func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 		http.Error(writer, "the status that the path asks for", code)
 	default:
 		writer.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(writer, strings.NewReplacer("${uid}", uid, "${version}", asked.APIVersion).Replace(answerOf(name)))
+		_, _ = io.WriteString(writer,
+			strings.NewReplacer("${uid}", uid, "${version}", asked.APIVersion).Replace(answerOf(name)))
 	}
 }
 
-// answerOf is the body of the answer to a call.
+// answerOf returns the body of the response to a call.
 func answerOf(name string) string {
 	if body, ok := bodies[name]; ok {
 		if name == "huge" {
@@ -196,7 +198,8 @@ func answerOf(name string) string {
 	}
 	response := responses[name]
 	if patch, ok := patches[name]; ok {
-		response = fmt.Sprintf(`{"allowed":true,"patchType":"JSONPatch","patch":%q}`, base64.StdEncoding.EncodeToString([]byte(patch)))
+		response = fmt.Sprintf(`{"allowed":true,"patchType":"JSONPatch","patch":%q}`,
+			base64.StdEncoding.EncodeToString([]byte(patch)))
 	}
 	if response == "" {
 		response = `{"allowed":true}`

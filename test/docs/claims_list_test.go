@@ -1,11 +1,12 @@
 package docs
 
-// claims are all texts with numbers in the documents of measuring.
+// claims lists all texts with numbers in the documents in measuring.
 var claims = []claim{
 	{
 		document: "README.md",
-		text:     "unless a GET and a LIST of pods need at most a quarter of kube-apiserver's CPU time, a create at most 60 %, and an idle server at most half of the memory of kube-apiserver and etcd",
-		check:    "make benchmark-ratios",
+		text: "unless a GET and a LIST of pods need at most a quarter of kube-apiserver's CPU time, a create at most " +
+			"60 %, and an idle server at most half of the memory of kube-apiserver and etcd",
+		check: "make benchmark-ratios",
 	},
 	{
 		document: "README.md",
@@ -20,7 +21,7 @@ var claims = []claim{
 	{
 		document: "docs/performance.md",
 		text:     "5,000 ConfigMaps of 1 KB and 5,000 pods, up to 1,000 watchers, and at the end 50,000 small ConfigMaps",
-		check:    "source test/benchmark/work.go: objects = 5000 // of each kind",
+		check:    "source test/benchmark/work.go: objects = 5000 // number of objects of each kind",
 	},
 	{
 		document: "docs/performance.md",
@@ -54,8 +55,9 @@ var claims = []claim{
 	},
 	{
 		document: "docs/availability.md",
-		text:     "50 writes/s by six clients, 50 reads/s by five clients, 20 informers, one raw watch, and 200 new connections per minute",
-		check:    "make availability",
+		text: "50 writes/s by six clients, 50 reads/s by five clients, 20 informers, one raw watch, and 200 new " +
+			"connections per minute",
+		check: "make availability",
 	},
 	{
 		document: "docs/availability.md",

@@ -9,18 +9,19 @@ import (
 	"testing"
 )
 
-// measuring are the documents that state times, ratios, sizes or counts of this software. Each number in them is in a claim.
+// measuring are the documents that state times, ratios, sizes or counts of this software. Each number in them must be
+// part of a claim.
 var measuring = []string{
-	"README.md", "docs/performance.md", "docs/availability.md", "docs/comparison.md", "docs/concepts.md", "docs/fairness.md",
-	"docs/envtest.md", "docs/audit.md",
+	"README.md", "docs/performance.md", "docs/availability.md", "docs/comparison.md",
+	"docs/concepts.md", "docs/fairness.md", "docs/envtest.md", "docs/audit.md",
 }
 
-// claim is a text with numbers, and the command that fails if they are wrong. A text that begins with "| " is the header of
-// a table, and represents the whole table.
+// claim is a text with numbers, and the command that fails if they are wrong. A text that begins with "| " is the
+// header of a table, and represents the whole table.
 type claim struct {
 	document, text string
-	check          string // make TARGET, go test ./PACKAGE -run TEST, or source FILE: LINE, of which the constant is stated
-	given          string // instead of a check: why the numbers are no property of this software
+	check          string // make TARGET, go test ./PACKAGE -run TEST, or source FILE: LINE with the constant
+	given          string // reason for which no check is needed: the numbers are not properties of this software
 }
 
 var (
@@ -29,19 +30,23 @@ var (
 	space          = regexp.MustCompile(`\s+`)
 	target         = regexp.MustCompile(`\]\([^)]*\)`)
 
-	// named are numbers that are part of a name: versions and status codes of HTTP.
-	named = regexp.MustCompile(`\b(?:Kubernetes|kube-apiserver|etcd|Go|containerd|kine|License) [0-9][0-9.]*[0-9]|\b(?:403|410|429)\b`)
-	// quantity is a number, or a fraction in words.
+	// named matches numbers that are part of a name: versions and status codes of HTTP.
+	named = regexp.MustCompile(
+		`\b(?:Kubernetes|kube-apiserver|etcd|Go|containerd|kine|License) [0-9][0-9.]*[0-9]|\b(?:403|410|429)\b`,
+	)
+	// quantity matches a number, or a fraction in words.
 	quantity = regexp.MustCompile(`(?:^|[\s(≤"~+|])[0-9][0-9.,/]*|\b[Tt]wice\b|\b(?:one|an?|two|three)[ -](?:half|third|quarter|fifth|sixth|eighth|tenth)s?\b|\bhalf\b`)
 )
 
-// prose removes blocks, spans, targets of links and the tables that test/benchmark compares with its recorded results.
+// prose returns a text without blocks, spans, targets of links, and the tables that test/benchmark compares with its
+// recorded results.
 func prose(text string) string {
-	return target.ReplaceAllString(span.ReplaceAllString(withoutCode(benchmarkTable.ReplaceAllString(text, "")), "CODE"), "]")
+	return target.ReplaceAllString(span.ReplaceAllString(withoutCode(benchmarkTable.ReplaceAllString(text, "")), "CODE"),
+		"]")
 }
 
-// unclaimed returns what is wrong with the numbers of a document: claims that the text does not have, and numbers that are in
-// no claim, with the text around them.
+// unclaimed returns the problems of a document: claims that the text does not contain, and numbers that are in no
+// claim, with the text around them.
 func unclaimed(text string, claims []claim) (problems []string) {
 	text = prose(text)
 	for _, c := range claims {
@@ -103,12 +108,13 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// checkExists returns an error if the check of a claim can only pass because it does nothing.
+// checkExists returns an error if the check of a claim would pass without checking anything.
 func (v *validator) checkExists(t *testing.T, check string) error {
 	t.Helper()
 	source, isSource := strings.CutPrefix(check, "source ")
 	if !isSource {
-		if args := strings.Fields(check); args[0] != "make" && (args[0] != "go" || args[1] != "test" || !strings.Contains(check, " -run ")) {
+		if args := strings.Fields(check); args[0] != "make" &&
+			(args[0] != "go" || args[1] != "test" || !strings.Contains(check, " -run ")) {
 			return fmt.Errorf("%s is no check", check)
 		}
 		return v.validate(strings.Fields(check))
@@ -124,8 +130,9 @@ func (v *validator) checkExists(t *testing.T, check string) error {
 func TestCheckExists(t *testing.T) {
 	v := &validator{targets: makeTargets(t)}
 	for check, exists := range map[string]bool{
-		"make availability": true, "make frobnicate": false, "go test ./test/docs -run TestClaims": true, "go run ./test/benchmark": false,
-		"go test ./test/docs -run TestFrobnicate": false, "source go.mod: module quorate.dev": true, "source go.mod: module frobnicate": false,
+		"make availability": true, "make frobnicate": false, "go test ./test/docs -run TestClaims": true,
+		"go run ./test/benchmark": false, "go test ./test/docs -run TestFrobnicate": false,
+		"source go.mod: module quorate.dev": true, "source go.mod: module frobnicate": false,
 	} {
 		if err := v.checkExists(t, check); (err == nil) != exists {
 			t.Errorf("%s: %v", check, err)
@@ -135,12 +142,14 @@ func TestCheckExists(t *testing.T) {
 
 func TestUnclaimed(t *testing.T) {
 	claims := []claim{{text: "at most 60 %"}, {text: "| event | gap |"}}
-	const claimed = "A create needs at most\n60 % with Go 1.26 and `x=5`.\n\n| event | gap |\n| --- | --: |\n| kill | 3 s |\n\nIt gets 429.\n"
+	const claimed = "A create needs at most\n60 % with Go 1.26 and `x=5`.\n\n| event | gap |\n| --- | --: |\n| kill | 3 " +
+		"s |\n\nIt gets 429.\n"
 	if problems := unclaimed(claimed, claims); len(problems) != 0 {
 		t.Errorf("%q", problems)
 	}
 	for _, wrong := range []string{
-		"A GET needs 80 %.\n", "It needs a tenth.\n", "It needs 1/4.\n", "(3 s)\n", "Twice as fast.\n", "| other | table |\n| --- | --- |\n| kill | 3 s |\n",
+		"A GET needs 80 %.\n", "It needs a tenth.\n", "It needs 1/4.\n", "(3 s)\n", "Twice as fast.\n",
+		"| other | table |\n| --- | --- |\n| kill | 3 s |\n",
 	} {
 		if problems := unclaimed(claimed+"\n"+wrong, claims); len(problems) != 1 {
 			t.Errorf("%s: %q", wrong, problems)

@@ -19,26 +19,26 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// recorded are programs of which a dry run of a block records the arguments. validators checks some of them.
+// recorded are the programs whose arguments a dry run of a block records. validators checks some of them.
 var recorded = []string{
-	"kubectl", "quorate", "go", "make", "helm", "docker", "skopeo", "ctr", "etcdctl", "age-keygen", "curl", "kubelet", "ssh", "git",
-	"systemctl", "rm", "mv", "sudo", "sleep",
+	"kubectl", "quorate", "go", "make", "helm", "docker", "skopeo", "ctr", "etcdctl", "age-keygen", "curl",
+	"kubelet", "ssh", "git", "systemctl", "rm", "mv", "sudo", "sleep",
 }
 
-// harmless are programs that a dry run executes, in an empty directory.
+// harmless are the programs that a dry run executes, in an empty directory.
 var harmless = []string{
-	"cat", "head", "tail", "base64", "sed", "grep", "date", "mkdir", "ln", "openssl", "tr", "cut", "chmod", "cp", "ls", "sort", "jq",
-	"sha256sum", "tar", "diff",
+	"cat", "head", "tail", "base64", "sed", "grep", "date", "mkdir", "ln", "openssl", "tr", "cut", "chmod", "cp",
+	"ls", "sort", "jq", "sha256sum", "tar", "diff", "awk",
 }
 
-// call is a command with its arguments, and where it is in the documents.
+// call is a recorded command with its arguments, and its position in the documents.
 type call struct {
 	where string
 	args  []string
 }
 
-// TestCommandsExist runs each block of commands, and each command in the text, with functions in place of the programs, and
-// checks that subcommands, flags, targets of make, packages and tests exist.
+// TestCommandsExist executes each block of commands, and each command in the text, with functions in place of the
+// programs. It checks that subcommands, flags, targets of make, packages and tests exist.
 func TestCommandsExist(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	path := harmlessPath(t)
@@ -49,7 +49,7 @@ func TestCommandsExist(t *testing.T) {
 				calls = append(calls, dryRun(t, path, block.String(), block.Text)...)
 			}
 		}
-		if strings.HasPrefix(document, "docs/runbooks/") { // their blocks may be indented
+		if strings.HasPrefix(document, "docs/runbooks/") { // blocks of runbooks may be indented
 			for i, command := range regexp.MustCompile(`(?m)^    ((?:kubectl|quorate) .*)$`).FindAllStringSubmatch(text, -1) {
 				calls = append(calls, dryRun(t, path, fmt.Sprintf("%s, command %d", document, i+1), command[1])...)
 			}
@@ -68,16 +68,17 @@ func TestCommandsExist(t *testing.T) {
 		if err := v.validate(c.args); err != nil {
 			t.Errorf("%s: %s: %v", c.where, strings.Join(c.args, " "), err)
 		}
-		// Of the two replicas, kubectl would select one, whose log is empty if it is not the leader.
-		if slices.Contains(c.args, "logs") && slices.ContainsFunc(c.args, func(arg string) bool { return strings.HasPrefix(arg, "deploy") }) {
+		// kubectl would select one of the two replicas, whose log is empty if it is not the leader.
+		if slices.Contains(c.args, "logs") &&
+			slices.ContainsFunc(c.args, func(arg string) bool { return strings.HasPrefix(arg, "deploy") }) {
 			t.Errorf("%s: %s: select the pods by label", c.where, strings.Join(c.args, " "))
 		}
 	}
 	for _, wrong := range []string{
 		"kubectl get pods --no-such-flag", "kubectl frobnicate", "kubectl rollout frobnicate x", "kubectl quorate frobnicate",
-		"kubectl quorate status --frobnicate", "kubectl exec demo-0 -- quorate etcd status --frobnicate", "quorate frobnicate",
-		"quorate apiserver ... --frobnicate=1", "quorate etcd alarm frobnicate", "go run . sandbox frobnicate", "go run ./frobnicate",
-		"go test ./test/docs -run TestFrobnicate", "make frobnicate",
+		"kubectl quorate status --frobnicate", "kubectl exec demo-0 -- quorate etcd status --frobnicate",
+		"quorate frobnicate", "quorate apiserver ... --frobnicate=1", "quorate etcd alarm frobnicate",
+		"go run . sandbox frobnicate", "go run ./frobnicate", "go test ./test/docs -run TestFrobnicate", "make frobnicate",
 	} {
 		if v.validate(strings.Fields(wrong)) == nil {
 			t.Errorf("%s is valid", wrong)
@@ -95,7 +96,7 @@ func sources(t *testing.T) map[string]string {
 			texts[filepath.ToSlash(name)] = string(must(os.ReadFile(file))(t))
 		}
 	}
-	delete(texts, "CHANGELOG.md") // names commands of former versions
+	delete(texts, "CHANGELOG.md") // it names commands of former versions
 	return texts
 }
 
@@ -109,7 +110,7 @@ func blocks(t *testing.T, document, text string) []guide.Block {
 	return found
 }
 
-// harmlessPath returns a $PATH with nothing but harmless programs.
+// harmlessPath returns a $PATH that contains only the harmless programs.
 func harmlessPath(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
@@ -121,7 +122,7 @@ func harmlessPath(t *testing.T) string {
 	return directory
 }
 
-// recording defines a function for each program, which appends its arguments to $RECORD.
+// recording returns shell functions in place of the recorded programs. Each appends its arguments to $RECORD.
 func recording() string {
 	var script strings.Builder
 	for _, name := range append(slices.Clone(recorded), "command_not_found_handle", "/quorate", "/bin/sh") {
@@ -130,10 +131,10 @@ func recording() string {
 	return script.String()
 }
 
-// loop is a loop that waits for something that does not happen in a dry run.
+// loop matches a loop that waits for something that does not happen in a dry run.
 var loop = regexp.MustCompile(`until (.*); do sleep [0-9.]+; done`)
 
-// dryRun returns the calls of a script.
+// dryRun executes a script and returns the recorded calls.
 func dryRun(t *testing.T, path, where, script string) []call {
 	t.Helper()
 	directory := t.TempDir()
@@ -166,7 +167,7 @@ func dryRun(t *testing.T, path, where, script string) []call {
 	return calls
 }
 
-// validator checks commands. Help is printed only for subcommands and flags that exist.
+// validator checks commands. It uses that programs print help only for subcommands and flags that exist.
 type validator struct {
 	kubectl, quorate string
 	targets          []string
@@ -178,7 +179,8 @@ type validator struct {
 func newValidator(t *testing.T) *validator {
 	t.Helper()
 	return &validator{
-		kubectl: must(upstream.Binary(t.Context(), "kubectl"))(t), quorate: must(upstream.Quorate(t.Context()))(t), seen: map[string]error{},
+		kubectl: must(upstream.Binary(t.Context(), "kubectl"))(t),
+		quorate: must(upstream.Quorate(t.Context()))(t), seen: map[string]error{},
 		targets: makeTargets(t),
 	}
 }
@@ -216,10 +218,10 @@ func (v *validator) validate(args []string) error {
 	return nil
 }
 
-// help prints the help of a command, which fails for flags that do not exist.
+// help runs a command with --help, which fails if a flag does not exist.
 func (v *validator) help(program string, args []string) error {
 	args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == "..." })
-	if len(args) == 0 || args[len(args)-1] == "connect" { // kubectl quorate runs connect in pods, without arguments
+	if len(args) == 0 || args[len(args)-1] == "connect" { // `kubectl quorate` runs connect in pods, without arguments
 		return nil
 	}
 	key := program + " " + skeleton(args)
@@ -233,7 +235,7 @@ func (v *validator) help(program string, args []string) error {
 	return err
 }
 
-// skeleton returns the words before the first flag and the names of flags.
+// skeleton returns the words before the first flag, and the names of the flags.
 func skeleton(args []string) string {
 	var kept []string
 	flags := false
@@ -258,7 +260,7 @@ func helpOf(program string, args []string) error {
 		first, _, _ := strings.Cut(string(output), "\n")
 		return fmt.Errorf("%w: %s", err, first)
 	}
-	// A command with subcommands prints its own help for one that does not exist.
+	// A command with subcommands prints its own help for a subcommand that does not exist.
 	last := args[0]
 	for _, arg := range args[1:] {
 		if strings.HasPrefix(arg, "-") {
@@ -283,7 +285,7 @@ func (v *validator) makes(args []string) error {
 	return nil
 }
 
-// goCommand checks `go run` of a folder, and that the tests of `go test -run` exist.
+// goCommand checks that the folder of `go run` and the tests of `go test -run` exist.
 func (v *validator) goCommand(args []string) error {
 	if len(args) < 2 || args[0] != "run" && args[0] != "test" {
 		return nil
@@ -323,14 +325,15 @@ func testsExist(files []string, pattern string) error {
 	for _, name := range strings.Split(strings.Trim(pattern, "'()"), "|") {
 		name, _, _ = strings.Cut(name, "/")
 		name = strings.Trim(name, "^$")
-		if name != "" && name != "xxx" && !strings.Contains(text.String(), "func "+name) && !strings.Contains(text.String(), "func Test"+name) {
+		if name != "" && name != "xxx" && !strings.Contains(text.String(), "func "+name) &&
+			!strings.Contains(text.String(), "func Test"+name) {
 			return fmt.Errorf("no test is named %s", name)
 		}
 	}
 	return nil
 }
 
-// TestBlocks checks that each fence says what its block is, and that no block is only indented.
+// TestBlocks checks that the words after each fence describe the block, and that no block is only indented.
 func TestBlocks(t *testing.T) {
 	executed, validated := 0, map[string]int{}
 	for document, text := range sources(t) {
@@ -359,7 +362,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// indented returns the lines at which indented blocks of code begin. Such a line in a list continues an item.
+// indented returns the lines at which indented blocks of code begin. In a list, such a line continues an item.
 func indented(text string) []int {
 	var found []int
 	fenced, list, blank, number := false, false, true, 0
@@ -389,7 +392,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// must returns the value, or fails the test.
+// must returns a value, or fails the test if err is not nil.
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()

@@ -1,4 +1,4 @@
-// Package docs checks the documents: links, anchors and the index.
+// Package docs checks the documents: links, anchors, the index, commands, YAML and numbers.
 package docs
 
 import (
@@ -24,7 +24,8 @@ func documents(t *testing.T) map[string]string {
 			return err
 		}
 		name := entry.Name()
-		if entry.IsDir() && (name == "dist" || name == "node_modules" || name == "vendor" || strings.HasPrefix(name, ".") && name != "..") {
+		if entry.IsDir() &&
+			(name == "dist" || name == "node_modules" || name == "vendor" || strings.HasPrefix(name, ".") && name != "..") {
 			return filepath.SkipDir
 		}
 		if filepath.Ext(name) != ".md" {
@@ -102,7 +103,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// broken returns what is wrong with a link, or "". Links to other sites are not followed.
+// broken returns the problem of a link, or "". Links to other sites are not followed.
 func broken(document, target string, texts map[string]string) string {
 	parsed, err := url.Parse(target)
 	if err != nil {
@@ -142,7 +143,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// TestIndex checks that docs/README.md leads to every document.
+// TestIndex checks that every document can be reached from docs/README.md.
 func TestIndex(t *testing.T) {
 	texts := documents(t)
 	linked := map[string]bool{}

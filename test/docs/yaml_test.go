@@ -16,7 +16,7 @@ import (
 	"quorate.dev/test/docs/guide"
 )
 
-// kinds are those of which blocks may be a fragment. Complete objects are also sent to a server by test/endtoend.
+// kinds are the kinds of which a block may be a fragment. test/endtoend also sends complete objects to a server.
 var kinds = map[string]func() any{
 	"ApiServerCluster":        func() any { return &v1alpha1.ApiServerCluster{} },
 	"ApiServerBackup":         func() any { return &v1alpha1.ApiServerBackup{} },
@@ -24,19 +24,22 @@ var kinds = map[string]func() any{
 	"ApiServerKubeconfig":     func() any { return &v1alpha1.ApiServerKubeconfig{} },
 }
 
-// configurations are the fields of the API server's configuration that name files, by the kind of the file.
+// configurations are the fields of the API server's configuration that contain names of files, by the kind in the file.
 var configurations = map[string]func(c *config.Config, file string){
 	"Policy": func(c *config.Config, file string) { c.Audit.PolicyFile, c.Audit.Log.Path = file, "-" },
 	"AuthenticationConfiguration": func(c *config.Config, file string) {
 		c.Authentication.ConfigFile = file
 	},
-	"AuthorizationConfiguration":  func(c *config.Config, file string) { c.Authorization.ConfigFile, c.Authorization.Modes = file, nil },
+	"AuthorizationConfiguration": func(c *config.Config, file string) {
+		c.Authorization.ConfigFile, c.Authorization.Modes = file, nil
+	},
 	"EncryptionConfiguration":     func(c *config.Config, file string) { c.Etcd.EncryptionConfig = file },
 	"TracingConfiguration":        func(c *config.Config, file string) { c.Tracing.ConfigFile = file },
 	"EgressSelectorConfiguration": func(c *config.Config, file string) { c.API.EgressSelectorFile = file },
 }
 
-// TestYAML validates blocks of YAML: fields that do not exist are errors, and configuration files are loaded as by a server.
+// TestYAML validates blocks of YAML. Fields that do not exist are errors, and configuration files are loaded with the
+// server's loaders.
 func TestYAML(t *testing.T) {
 	checked := 0
 	for document, text := range sources(t) {
@@ -60,7 +63,7 @@ func TestYAML(t *testing.T) {
 
 var kindLine = regexp.MustCompile(`(?m)^kind: (\S+)$`)
 
-// validate reports whether the kind of a block is known, and what is wrong with it.
+// validate reports whether the kind of a block is known, and returns the error in the block.
 func validate(t *testing.T, block guide.Block) (known bool, err error) {
 	t.Helper()
 	kind := block.Fragment
@@ -80,13 +83,14 @@ func validate(t *testing.T, block guide.Block) (known bool, err error) {
 	return false, yaml.UnmarshalStrict([]byte(block.Text), &anything)
 }
 
-// load loads a configuration file as a server does.
+// load loads a configuration file with the server's loader.
 func load(t *testing.T, text string, set func(*config.Config, string)) error {
 	t.Helper()
 	directory := t.TempDir()
 	text = strings.ReplaceAll(text, "/etc/kubernetes", directory)
-	const kubeconfig = "{apiVersion: v1, kind: Config, clusters: [{name: a, cluster: {server: 'https://a.example.com'}}], " +
-		"users: [{name: a}], contexts: [{name: a, context: {cluster: a, user: a}}], current-context: a}"
+	const kubeconfig = "{apiVersion: v1, kind: Config, clusters: [{name: a, cluster: {server: " +
+		"'https://a.example.com'}}], users: [{name: a}], contexts: [{name: a, context: {cluster: a, user: a}}], " +
+		"current-context: a}"
 	for _, file := range regexp.MustCompile(regexp.QuoteMeta(directory)+`\S+\.kubeconfig`).FindAllString(text, -1) {
 		check(t, os.MkdirAll(filepath.Dir(file), 0o700))
 		check(t, os.WriteFile(file, []byte(kubeconfig), 0o600))
@@ -105,7 +109,10 @@ func TestYAMLIsStrict(t *testing.T) {
 		{Text: "spec: {encryption: {secret: {}}}\n", Fragment: "ApiServerBackup"},
 		{Text: "spec: {}\n", Fragment: "Frobnicator"},
 		{Text: "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: All}]\n"},
-		{Text: "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwt: [{issuer: {url: 'http://x'}}]\n"},
+		{
+			Text: "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwt: [{issuer: {url: " +
+				"'http://x'}}]\n",
+		},
 		{Text: "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources: []\n"},
 		{Text: "a: 1\na: 2\n"},
 	} {

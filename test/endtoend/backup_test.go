@@ -3,6 +3,7 @@ package endtoend
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,8 +26,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestBackupAndRestore backs up a cluster to a volume and, encrypted, to S3, and restores new clusters from both.
-// Another cluster in the same sandbox runs out of space.
+// TestBackupAndRestore backs up a cluster to a volume and, encrypted, to S3, and restores new clusters from both. A
+// backup that was edited in S3 is not restored. Another cluster in the same sandbox runs out of space.
 func TestBackupAndRestore(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole sandbox")
@@ -49,7 +50,8 @@ func TestBackupAndRestore(t *testing.T) {
 	b.inspect()
 	b.create(b.backup("encrypted", s3, encryption))
 	plain, encrypted := b.completed("plain"), b.completed("encrypted")
-	if !encrypted.Status.Encrypted || plain.Status.Encrypted || plain.Status.Path != "default/demo/plain" {
+	if !encrypted.Status.Encrypted || plain.Status.Encrypted || plain.Status.Path != "default/demo/plain" ||
+		plain.Status.VerificationKey == "" || plain.Status.VerificationKey != encrypted.Status.VerificationKey {
 		t.Errorf("encrypted %+v\nplain %+v", encrypted.Status, plain.Status)
 	}
 	b.write("after")
@@ -67,7 +69,7 @@ func TestBackupAndRestore(t *testing.T) {
 	b.create(secret("foreign", map[string]string{"service-account.pub": "x", "service-account.key": "y"}))
 	b.createCluster("moved", 1, v1alpha1.Restore{
 		From: v1alpha1.RestoreSource{Location: &v1alpha1.BackupLocation{
-			Destination: volume, Path: plain.Status.Path,
+			Destination: volume, Path: plain.Status.Path, VerificationKey: plain.Status.VerificationKey,
 		}},
 		ServiceAccountKeySecretRef: &corev1.LocalObjectReference{Name: "foreign"},
 	})
@@ -75,7 +77,9 @@ func TestBackupAndRestore(t *testing.T) {
 		c := meta.FindStatusCondition(b.named("moved").Status.Conditions, v1alpha1.Restored)
 		return c != nil && c.Reason == "ServiceAccountKeyMissing" && strings.Contains(c.Message, "foreign"), fmt.Sprint(c)
 	})
-	if _, err := b.pods.CoreV1().Pods("default").Get(t.Context(), "moved-0", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := b.pods.CoreV1().Pods("default").Get(
+		t.Context(), "moved-0", metav1.GetOptions{},
+	); !apierrors.IsNotFound(err) {
 		t.Errorf("a member started without the service-account key: %v", err)
 	}
 	b.run(b.management, "patch", "apiservercluster/moved", "--type=merge", "-p",
@@ -85,6 +89,7 @@ func TestBackupAndRestore(t *testing.T) {
 	b.acceptsToken("moved", token)
 	b.deleteBackup("encrypted")
 	b.restoreEncryptedAtRest(volume, s3, encryption)
+	b.deleteAndAdopt("vault-sealed", volume)
 	b.outOfSpace()
 }
 
@@ -107,7 +112,8 @@ func (b *backupTest) restoreEncryptedAtRest(volume, s3 v1alpha1.BackupDestinatio
 	if keys := b.completed("open").Status.EncryptionKeys; len(keys) != 1 || !strings.HasPrefix(keys[0], "secretbox:v1:") {
 		b.t.Errorf("keys of the backup: %v", keys)
 	}
-	stored := must(b.pods.CoreV1().Secrets("default").Get(b.t.Context(), "vault-encryption-keys", metav1.GetOptions{}))(b.t)
+	stored := must(b.pods.CoreV1().Secrets("default").Get(b.t.Context(),
+		"vault-encryption-keys", metav1.GetOptions{}))(b.t)
 	b.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "copied-keys", Namespace: "default"}, Data: stored.Data})
 	b.run(b.management, "delete", "apiservercluster/vault", "--timeout=60s")
 
@@ -117,6 +123,7 @@ func (b *backupTest) restoreEncryptedAtRest(volume, s3 v1alpha1.BackupDestinatio
 			Spec:       v1alpha1.ApiServerClusterSpec{Replicas: ptr.To[int32](1), Encryption: atRest, Restore: &from},
 		})
 	}
+	repair := b.replaceManifest("clusters/default/vault/sealed")
 	restored("vault-sealed", v1alpha1.Restore{From: v1alpha1.RestoreSource{BackupName: "sealed"}, Encryption: e})
 	restored("vault-open", v1alpha1.Restore{
 		From:                    v1alpha1.RestoreSource{BackupName: "open"},
@@ -124,20 +131,46 @@ func (b *backupTest) restoreEncryptedAtRest(volume, s3 v1alpha1.BackupDestinatio
 	})
 	b.waitFor("condition EncryptionKeysMissing", func() (bool, string) {
 		c := meta.FindStatusCondition(b.named("vault-open").Status.Conditions, v1alpha1.Restored)
-		return c != nil && c.Reason == "EncryptionKeysMissing" && strings.Contains(c.Message, "vault-encryption-keys"), fmt.Sprint(c)
+		return c != nil && c.Reason == "EncryptionKeysMissing" &&
+			strings.Contains(c.Message, "vault-encryption-keys"), fmt.Sprint(c)
 	})
-	if _, err := b.pods.CoreV1().Pods("default").Get(b.t.Context(), "vault-open-0", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := b.pods.CoreV1().Pods("default").Get(
+		b.t.Context(), "vault-open-0", metav1.GetOptions{},
+	); !apierrors.IsNotFound(err) {
 		b.t.Errorf("a member started without the encryption keys: %v", err)
 	}
 	b.run(b.management, "patch", "apiservercluster/vault-open", "--type=merge", "-p",
 		`{"spec":{"restore":{"encryptionKeysSecretRef":{"name":"copied-keys"}}}}`)
+	b.waitFor("condition RestoreFailed", func() (bool, string) {
+		c := meta.FindStatusCondition(b.named("vault-sealed").Status.Conditions, v1alpha1.Restored)
+		return c != nil && c.Reason == "RestoreFailed" &&
+			strings.Contains(c.Message, "is not the expected backup"), fmt.Sprint(c)
+	})
+	repair()
 	for _, name := range []string{"vault-sealed", "vault-open"} {
 		b.settledCluster(name, 1)
+		if s := b.named(name).Status.Restore; s.Verification != "ManifestDigest" {
+			b.t.Errorf("%s: %+v", name, s)
+		}
 		got, err := b.client(name).CoreV1().Secrets("default").Get(b.t.Context(), "hidden", metav1.GetOptions{})
 		if err != nil || string(got.Data["password"]) != "swordfish" {
 			b.t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
+}
+
+// replaceManifest edits the manifest of a backup in the bucket, as a user can who can write to the bucket. The returned
+// function restores the original.
+func (b *backupTest) replaceManifest(backup string) (repair func()) {
+	b.t.Helper()
+	file := filepath.Join(b.s3.Directory, backup, "backup.json")
+	original := must(os.ReadFile(file))(b.t)
+	edited := strings.Replace(string(original), `"cluster": "vault"`, `"cluster": "demo"`, 1)
+	if edited == string(original) {
+		b.t.Fatalf("the manifest is %s", original)
+	}
+	check(b.t, os.WriteFile(file, []byte(edited), 0o600))
+	return func() { check(b.t, os.WriteFile(file, original, 0o600)) }
 }
 
 type backupTest struct {
@@ -158,7 +191,9 @@ func (b *backupTest) prepare(server upstream.S3Server) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "backups", Namespace: "default"}}
 	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-	b.create(claim, secret("s3", map[string]string{"accessKeyID": upstream.S3AccessKey, "secretAccessKey": upstream.S3SecretKey}),
+	b.create(claim, secret("s3", map[string]string{
+		"accessKeyID": upstream.S3AccessKey, "secretAccessKey": upstream.S3SecretKey,
+	}),
 		secret("keys", map[string]string{"recipients": pair.Recipient().String(), "identities": pair.String()}))
 }
 
@@ -169,7 +204,9 @@ func (b *backupTest) create(objects ...ctrl.Object) {
 	}
 }
 
-func (b *backupTest) backup(name string, d v1alpha1.BackupDestination, e *v1alpha1.BackupEncryption) *v1alpha1.ApiServerBackup {
+func (b *backupTest) backup(
+	name string, d v1alpha1.BackupDestination, e *v1alpha1.BackupEncryption,
+) *v1alpha1.ApiServerBackup {
 	return &v1alpha1.ApiServerBackup{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
 		Spec: v1alpha1.ApiServerBackupSpec{
@@ -189,7 +226,8 @@ func (b *backupTest) completed(name string) *v1alpha1.ApiServerBackup {
 		}
 		return object.Status.Phase == v1alpha1.BackupCompleted, fmt.Sprintf("%+v", object.Status)
 	})
-	b.t.Logf("%s: %d bytes in %s", name, object.Status.SizeBytes, object.Status.CompletionTime.Sub(object.Status.StartTime.Time))
+	b.t.Logf("%s: %d bytes in %s", name, object.Status.SizeBytes,
+		object.Status.CompletionTime.Sub(object.Status.StartTime.Time))
 	return object
 }
 
@@ -223,10 +261,13 @@ func (b *backupTest) write(prefix string) {
 
 func (b *backupTest) token() string {
 	b.t.Helper()
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)}}
+	request := &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)},
+	}
 	var token string
 	b.waitFor("a token of the service account", func() (bool, string) {
-		response, err := b.client("demo").CoreV1().ServiceAccounts("default").CreateToken(b.t.Context(), "default", request, metav1.CreateOptions{})
+		response, err := b.client("demo").CoreV1().ServiceAccounts("default").CreateToken(b.t.Context(), "default",
+			request, metav1.CreateOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -279,13 +320,14 @@ func (b *backupTest) settledCluster(name string, replicas int32) {
 	if cluster.Spec.Restore == nil {
 		return
 	}
-	if c := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.Restored); c == nil || c.Status != metav1.ConditionTrue {
+	if c := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.Restored); c == nil ||
+		c.Status != metav1.ConditionTrue {
 		b.t.Errorf("condition Restored of %s is %+v", name, c)
 	}
 }
 
-// compare checks that a restored cluster has the objects of the backup, that revisions are ahead of the former cluster's,
-// and that a watch of the former cluster does not continue.
+// compare checks that a restored cluster has the objects of the backup, that revisions are ahead of the former
+// cluster's, and that a watch of the former cluster does not continue.
 func (b *backupTest) compare(name string, want map[string]string, last string) {
 	b.t.Helper()
 	api := b.client(name)
@@ -320,7 +362,8 @@ func (b *backupTest) compare(name string, want map[string]string, last string) {
 func (b *backupTest) acceptsToken(name, token string) {
 	b.t.Helper()
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
-	review = must(b.client(name).AuthenticationV1().TokenReviews().Create(b.t.Context(), review, metav1.CreateOptions{}))(b.t)
+	review = must(b.client(name).AuthenticationV1().TokenReviews().Create(b.t.Context(), review,
+		metav1.CreateOptions{}))(b.t)
 	if !review.Status.Authenticated || !slices.Contains(review.Status.User.Groups, "system:serviceaccounts") {
 		b.t.Errorf("%s does not accept a token of the former cluster: %+v", name, review.Status)
 	}

@@ -33,7 +33,7 @@ var documentedEvents = map[string]string{
 	"cut off the leader":              "leader cut off from the network",
 }
 
-// failedRequests describes the requests of a budget that may fail.
+// failedRequests returns a description of the requests that may fail within a budget.
 func (b budget) failedRequests() string {
 	switch {
 	case len(b.reads) == 0 && len(b.writes) == 0:
@@ -55,7 +55,8 @@ func TestBudgetsAreDocumented(t *testing.T) {
 	for _, e := range slices.Concat(s.sandboxEvents(nil), s.clusterEvents(nil)) {
 		delete(unseen, e.name)
 		rows[documentedEvents[e.name]] = true
-		row := fmt.Sprintf("\n| %s | %s | %.0f s |", documentedEvents[e.name], e.budget.failedRequests(), e.budget.gap.Seconds())
+		row := fmt.Sprintf("\n| %s | %s | %.0f s |", documentedEvents[e.name],
+			e.budget.failedRequests(), e.budget.gap.Seconds())
 		if !strings.Contains(string(text), row) {
 			t.Errorf("%s: docs/availability.md has no row %s", e.name, row)
 		}

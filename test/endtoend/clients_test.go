@@ -18,10 +18,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// outcome is how a request failed finally: client-go did not retry it, or gave up.
+// outcome is the way in which a request has finally failed: client-go has not retried it, or has stopped retrying.
 type outcome string
 
-// The outcomes of failed requests.
+// Outcomes of failed requests.
 const (
 	interrupted outcome = "connection closed while the request was in flight"
 	unreachable outcome = "no connection"
@@ -29,13 +29,13 @@ const (
 	rejected    outcome = "error response"
 )
 
-// attempt is a request of a client, including client-go's retries.
+// attempt is a request of a client, with the retries of client-go.
 type attempt struct {
 	begin time.Time
 
 	mu    sync.Mutex
 	tries []string
-	last  error // of the last try
+	last  error // error of the last try
 }
 
 type attemptKey struct{}
@@ -55,7 +55,8 @@ func (a *attempt) record(begin time.Time, response *http.Response, err error) {
 		a.tries = append(a.tries, fmt.Sprintf("%v after %s", err, took))
 		return
 	}
-	a.tries = append(a.tries, fmt.Sprintf("%d Retry-After=%q after %s", response.StatusCode, response.Header.Get("Retry-After"), took))
+	a.tries = append(a.tries,
+		fmt.Sprintf("%d Retry-After=%q after %s", response.StatusCode, response.Header.Get("Retry-After"), took))
 }
 
 // outcome classifies how the last try ended.

@@ -43,8 +43,8 @@ func TestCluster(t *testing.T) {
 	s.run(s.management, "delete", "-n", "default", "apiservercluster/demo", "--timeout=120s")
 }
 
-// followService writes the kubeconfig of demo with the cluster IP of its Service, because the node's resolver does not know
-// its name, and writes it again whenever its Secret changes, as the kubelet does in a pod.
+// followService writes the kubeconfig of demo with the cluster IP of its Service, because the node's resolver does not
+// know its name, and writes it again whenever its Secret changes, as the kubelet does in a pod.
 func (s *sandbox) followService() {
 	s.t.Helper()
 	s.demo = filepath.Join(s.t.TempDir(), "demo.kubeconfig")
@@ -81,8 +81,8 @@ func (s *sandbox) writeKubeconfig(ctx context.Context, address string) error {
 	return os.Rename(s.demo+".new", s.demo)
 }
 
-// clusterEvents returns the events in order. Those in which a replica becomes unreachable are first, while connections
-// are spread over all replicas. Later, most connections are to the replica that has run longest.
+// clusterEvents returns the events in order. Events in which a replica becomes unreachable come first, while
+// connections are spread over all replicas. Later, most connections are to the replica that has run longest.
 func (s *sandbox) clusterEvents(h *history) []event {
 	events := []event{
 		{"freeze the leader", silence, s.freezeLeader},
@@ -124,7 +124,8 @@ func (s *sandbox) filter(process int, operation, chain string) {
 	if must(os.Readlink(space))(s.t) == must(os.Readlink("/proc/self/ns/net"))(s.t) {
 		s.t.Fatalf("process %d has no network namespace of its own", process)
 	}
-	command := exec.CommandContext(s.t.Context(), "nsenter", "--net="+space, "iptables", "-w", operation, chain, "-j", "DROP")
+	command := exec.CommandContext(s.t.Context(), "nsenter", "--net="+space, "iptables", "-w", operation, chain,
+		"-j", "DROP")
 	if output, err := command.CombinedOutput(); err != nil {
 		s.t.Fatalf("%v: %v\n%s", command.Args, err, output)
 	}

@@ -23,18 +23,22 @@ import (
 )
 
 const (
-	auditPolicy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: %s\n  resources: [{group: '', resources: [secrets]}]\n"
+	auditPolicy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: %s\n  resources: [{group: '', resources: " +
+		"[secrets]}]\n"
 
 	noIssuer  = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"
 	oneIssuer = noIssuer +
-		"jwt:\n- issuer: {url: 'https://issuer.invalid', audiences: [demo]}\n  claimMappings: {username: {claim: sub, prefix: ''}}\n"
+		"jwt:\n- issuer: {url: 'https://issuer.invalid', audiences: [demo]}\n  claimMappings: {username: {claim: sub, " +
+		"prefix: ''}}\n"
 )
 
 // reloaded matches the metric of a replica that has loaded a changed AuthenticationConfiguration.
-var reloaded = regexp.MustCompile(`apiserver_authentication_config_controller_automatic_reloads_total\{[^}]*status="success"\} [1-9]`)
+var reloaded = regexp.MustCompile(
+	`apiserver_authentication_config_controller_automatic_reloads_total\{[^}]*status="success"\} [1-9]`,
+)
 
-// TestConfiguration configures audit, encryption and authentication of a running cluster, changes them, and checks that
-// invalid ones are reported and change nothing.
+// TestConfiguration configures audit, encryption and authentication of a running cluster and changes their
+// configuration. It checks that an invalid configuration is reported and changes nothing.
 func TestConfiguration(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole sandbox")
@@ -102,7 +106,8 @@ func (s *sandbox) patchSpec(patch string) {
 func (s *sandbox) logged(text string) bool {
 	s.t.Helper()
 	s.run(s.demo, "get", "secrets", "-A", "-o", "name")
-	pods := must(s.pods.CoreV1().Pods("default").List(s.t.Context(), metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}))(s.t)
+	pods := must(s.pods.CoreV1().Pods("default").List(s.t.Context(),
+		metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}))(s.t)
 	for i := range pods.Items {
 		raw, err := s.pods.CoreV1().Pods("default").GetLogs(pods.Items[i].Name, &corev1.PodLogOptions{}).DoRaw(s.t.Context())
 		if err == nil && strings.Contains(string(raw), text) {
@@ -145,7 +150,8 @@ func (s *sandbox) degraded(reason, message string) {
 
 func (s *sandbox) podUIDs() map[string]types.UID {
 	s.t.Helper()
-	pods := must(s.pods.CoreV1().Pods("default").List(s.t.Context(), metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}))(s.t)
+	pods := must(s.pods.CoreV1().Pods("default").List(s.t.Context(),
+		metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}))(s.t)
 	ids := map[string]types.UID{}
 	for i := range pods.Items {
 		ids[pods.Items[i].Name] = pods.Items[i].UID
@@ -167,7 +173,10 @@ func (s *sandbox) stored(key string) string {
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(pod.Status.PodIP, "2379"))
 		})},
-		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: "demo-members.default.svc", MinVersion: tls.VersionTLS12},
+		TLS: &tls.Config{
+			Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: "demo-members.default.svc",
+			MinVersion: tls.VersionTLS12,
+		},
 	}))(s.t)
 	defer func() { _ = client.Close() }()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)

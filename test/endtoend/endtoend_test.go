@@ -43,7 +43,7 @@ func TestSandbox(t *testing.T) {
 	s.checkPermissions()
 }
 
-// sandboxEvents returns the events in order. The one in which a replica becomes unreachable is first, while
+// sandboxEvents returns the events in order. The event in which a replica becomes unreachable comes first, while
 // connections are spread over all replicas. Later, most connections are to the replica that has run longest.
 func (s *sandbox) sandboxEvents(h *history) []event {
 	events := []event{
@@ -69,10 +69,11 @@ func (s *sandbox) sandboxEvents(h *history) []event {
 	return append(append([]event{{"freeze the leader", silence, s.freezeLeader}}, events...), long...)
 }
 
-// podsWith counts the pods whose command has an argument.
+// podsWith returns the number of pods whose command has an argument.
 func (s *sandbox) podsWith(argument string) int {
 	s.t.Helper()
-	pods := must(s.pods.CoreV1().Pods("default").List(s.t.Context(), metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}))(s.t)
+	pods := must(s.pods.CoreV1().Pods("default").List(s.t.Context(),
+		metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}))(s.t)
 	count := 0
 	for _, pod := range pods.Items {
 		for _, arg := range pod.Spec.Containers[0].Args {

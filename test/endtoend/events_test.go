@@ -85,7 +85,8 @@ func (s *sandbox) rotate(field string, values map[string]any) {
 	s.t.Helper()
 	s.merge(field, values)
 	s.waitFor("the beginning of the rotation", func() (bool, string) {
-		return condition(s.cluster(), v1alpha1.CredentialsRotating) == metav1.ConditionTrue, fmt.Sprint(s.cluster().Status.Conditions)
+		return condition(s.cluster(), v1alpha1.CredentialsRotating) == metav1.ConditionTrue,
+			fmt.Sprint(s.cluster().Status.Conditions)
 	})
 	settled := s.isSettled(3, 3)
 	s.waitForUpTo(rotationTimeout, "the end of the rotation", func() (bool, string) {
@@ -100,7 +101,9 @@ func (s *sandbox) createSecrets(number int) {
 	s.t.Helper()
 	client := must(kubernetes.NewForConfig(s.demoConfig()))(s.t)
 	for i := range number {
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("secret-%03d", i)}, StringData: map[string]string{"key": "value"}}
+		secret := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("secret-%03d", i)}, StringData: map[string]string{"key": "value"},
+		}
 		must(client.CoreV1().Secrets("default").Create(s.t.Context(), secret, metav1.CreateOptions{}))(s.t)
 	}
 }
@@ -156,7 +159,9 @@ func (s *sandbox) renewCertificates() {
 func (s *sandbox) rollOut(value string) {
 	s.t.Helper()
 	s.merge("extraArgs", map[string]any{"event-ttl": value})
-	s.waitFor("all pods have the argument", func() (bool, string) { return s.podsWith("--event-ttl="+value) == 3, "not yet" })
+	s.waitFor("all pods have the argument", func() (bool, string) {
+		return s.podsWith("--event-ttl="+value) == 3, "not yet"
+	})
 	s.settled(3, 3)
 }
 
@@ -169,7 +174,8 @@ func (s *sandbox) upgradeImage() {
 			s.t.Skip("QUORATE_CLUSTER_IMAGE is not set")
 		}
 	}
-	s.run(s.management, "patch", "-n", "default", "apiservercluster/demo", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"image":%q}}`, image))
+	s.run(s.management, "patch", "-n", "default", "apiservercluster/demo", "--type=merge", "-p",
+		fmt.Sprintf(`{"spec":{"image":%q}}`, image))
 	s.waitFor("all pods have the image", func() (bool, string) {
 		images := s.images()
 		return len(images) == 3 && !slices.ContainsFunc(images, func(i string) bool { return i != image }), fmt.Sprint(images)
@@ -180,7 +186,8 @@ func (s *sandbox) upgradeImage() {
 // images returns the images of demo's pods.
 func (s *sandbox) images() []string {
 	s.t.Helper()
-	pods := must(s.pods.CoreV1().Pods("default").List(s.t.Context(), metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}))(s.t)
+	pods := must(s.pods.CoreV1().Pods("default").List(s.t.Context(),
+		metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}))(s.t)
 	var images []string
 	for _, pod := range pods.Items {
 		images = append(images, pod.Spec.Containers[0].Image)
@@ -209,7 +216,9 @@ func (s *sandbox) allowDisruption() {
 		return
 	}
 	budgets := s.pods.PolicyV1().PodDisruptionBudgets("default")
-	for _, b := range must(budgets.List(s.t.Context(), metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}))(s.t).Items {
+	for _, b := range must(
+		budgets.List(s.t.Context(), metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}),
+	)(s.t).Items {
 		b.Status = policyv1.PodDisruptionBudgetStatus{
 			ObservedGeneration: b.Generation, DisruptionsAllowed: 1, CurrentHealthy: 3, DesiredHealthy: 2, ExpectedPods: 3,
 		}

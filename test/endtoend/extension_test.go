@@ -95,7 +95,8 @@ func TestExtensionMode(t *testing.T) {
 
 	s.changeBindings()
 	s.apply(s.management, report)
-	if output, err := s.try(s.management, "create", "-f", s.file(strings.ReplaceAll(report, "default", "missing"))); err == nil ||
+	if output, err := s.try(s.management, "create", "-f", s.file(strings.ReplaceAll(report, "default", "missing"))); err ==
+		nil ||
 		!strings.Contains(output, `namespaces "missing" not found`) {
 		t.Errorf("a report in a missing namespace: %v\n%s", err, output)
 	}
@@ -109,7 +110,9 @@ func TestExtensionMode(t *testing.T) {
 	s.run(s.management, "create", "namespace", "passing")
 	s.apply(s.management, strings.ReplaceAll(report, "default", "passing"))
 	s.run(s.management, "delete", "namespace", "passing", "--timeout=60s")
-	if got := s.run(s.management, "get", "reports", "-A", "-o", "name"); strings.TrimSpace(got) != "report.reports.example.com/monthly" {
+	if got := s.run(
+		s.management, "get", "reports", "-A", "-o", "name",
+	); strings.TrimSpace(got) != "report.reports.example.com/monthly" {
 		t.Errorf("after the deletion of a namespace there are %q", got)
 	}
 
@@ -147,7 +150,8 @@ func (s *sandbox) replaceAuthorities(cluster, apiService string) {
 		}
 		return len(stages) > 0, fmt.Sprint(stages)
 	})
-	if want := []string{v1alpha1.StageTrustBoth, v1alpha1.StageReissue, v1alpha1.StageDropOld}; !slices.Equal(stages, want) {
+	if want := []string{v1alpha1.StageTrustBoth, v1alpha1.StageReissue,
+		v1alpha1.StageDropOld}; !slices.Equal(stages, want) {
 		s.t.Errorf("got stages %v, want %v", stages, want)
 	}
 	if bundle() == before {
@@ -178,14 +182,16 @@ func (s *sandbox) updateReport() *reportWriter {
 	config := must(clientcmd.BuildConfigFromFlags("", s.management))(s.t)
 	config.QPS = -1
 	in := must(dynamic.NewForConfig(config))(s.t).
-		Resource(schema.GroupVersionResource{Group: "reports.example.com", Version: "v1", Resource: "reports"}).Namespace("default")
+		Resource(schema.GroupVersionResource{Group: "reports.example.com", Version: "v1",
+			Resource: "reports"}).Namespace("default")
 	ctx, cancel := context.WithCancel(s.t.Context())
 	w := &reportWriter{cancel: cancel}
 	w.done.Go(func() {
 		for ; ctx.Err() == nil; w.writes.Add(1) {
 			patch := fmt.Appendf(nil, `{"metadata":{"labels":{"write":"%d"}}}`, w.writes.Load())
 			began := time.Now()
-			if _, err := in.Patch(ctx, "monthly", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && ctx.Err() == nil {
+			if _, err := in.Patch(ctx, "monthly", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil &&
+				ctx.Err() == nil {
 				w.failures = append(w.failures, err)
 			}
 			w.longest = max(w.longest, time.Since(began))
@@ -203,7 +209,8 @@ func (s *sandbox) stopWriter(w *reportWriter, allowed int) {
 	})
 	w.cancel()
 	w.done.Wait()
-	s.t.Logf("%d of %d writes failed, the longest took %v", len(w.failures), w.writes.Load(), w.longest.Round(time.Millisecond))
+	s.t.Logf("%d of %d writes failed, the longest took %v", len(w.failures), w.writes.Load(),
+		w.longest.Round(time.Millisecond))
 	if len(w.failures) > allowed {
 		s.t.Errorf("at most %d writes may fail: %v", allowed, errors.Join(w.failures...))
 	}
@@ -266,7 +273,8 @@ func (s *sandbox) testAggregation(t *testing.T) {
 	server := must(upstream.StartExtension(t.Context(), upstream.ExtensionOptions{
 		Directory: directory, Serving: serving, Names: []string{"reports.reports.svc"},
 		Arguments: []string{
-			"--extension-groups=reports.example.com", "--kubeconfig=" + s.demo, "--client-ca-file=" + authority, "--bind-address=0.0.0.0",
+			"--extension-groups=reports.example.com", "--kubeconfig=" + s.demo,
+			"--client-ca-file=" + authority, "--bind-address=0.0.0.0",
 		},
 	}))(t)
 	server.StopAfter(t)
@@ -276,10 +284,13 @@ func (s *sandbox) testAggregation(t *testing.T) {
 	check(t, err)
 	s.define(config)
 
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "reports-ca"}, Data: map[string][]byte{"ca.crt": serving.PEM()}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "reports-ca"}, Data: map[string][]byte{"ca.crt": serving.PEM()},
+	}
 	must(s.pods.CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}))(t)
 	port := must(url.Parse(server.Admin.Host))(t).Port()
-	s.run(s.management, "patch", "asc/demo", "--type=merge", "-p", fmt.Sprintf(aggregated, net.JoinHostPort(address, port)))
+	s.run(s.management, "patch", "asc/demo", "--type=merge", "-p",
+		fmt.Sprintf(aggregated, net.JoinHostPort(address, port)))
 	s.run(s.management, "wait", "asc/demo", "--for=condition=APIServicesAvailable", "--timeout=120s")
 	s.apply(s.demo, report)
 	if got := s.run(s.demo, "get", "reports", "monthly", "-o", "jsonpath={.spec.pages}"); got != "12" {
@@ -290,7 +301,8 @@ func (s *sandbox) testAggregation(t *testing.T) {
 	secret.Data["ca.crt"] = append(bytes.Clone(serving.PEM()), other.PEM()...)
 	must(s.pods.CoreV1().Secrets("default").Update(t.Context(), secret, metav1.UpdateOptions{}))(t)
 	s.waitFor("the caBundle has both authorities", func() (bool, string) {
-		bundle := s.run(s.demo, "get", "apiservice", "v1.reports.example.com", "-o", "go-template={{.spec.caBundle|base64decode}}")
+		bundle := s.run(s.demo, "get", "apiservice", "v1.reports.example.com", "-o",
+			"go-template={{.spec.caBundle|base64decode}}")
 		return strings.Count(bundle, "BEGIN CERTIFICATE") == 2, bundle
 	})
 	host := strings.ReplaceAll(address, ".", "-") + ".default.pod"
@@ -307,7 +319,8 @@ func (s *sandbox) testAggregation(t *testing.T) {
 
 	s.run(s.management, "patch", "asc/demo", "--type=merge", "-p", `{"spec":{"aggregation":null}}`)
 	s.waitFor("demo has no trace of the group", func() (bool, string) {
-		left := s.run(s.demo, "get", "apiservice/v1.reports.example.com", "-n", "reports", "service/reports", "--ignore-not-found", "-o", "name")
+		left := s.run(s.demo, "get", "apiservice/v1.reports.example.com", "-n", "reports", "service/reports",
+			"--ignore-not-found", "-o", "name")
 		return left == "", left
 	})
 }
@@ -340,7 +353,8 @@ func (s *sandbox) adminOf(name string) string {
 	s.t.Helper()
 	address := s.run(s.management, "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
 	file := filepath.Join(s.t.TempDir(), name+".kubeconfig")
-	content := s.run(s.management, "get", "secret", name+"-admin-kubeconfig", "-o", "go-template={{.data.kubeconfig|base64decode}}")
+	content := s.run(s.management, "get", "secret", name+"-admin-kubeconfig", "-o",
+		"go-template={{.data.kubeconfig|base64decode}}")
 	check(s.t, os.WriteFile(file, []byte(content), 0o600))
 	cluster := strings.TrimSpace(s.run(file, "config", "view", "-o", "jsonpath={.clusters[0].name}"))
 	s.run(file, "config", "set-cluster", cluster, fmt.Sprintf("--server=https://%s:6443", address),

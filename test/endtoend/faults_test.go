@@ -23,7 +23,7 @@ import (
 	"quorate.dev/operator/pki"
 )
 
-// faults cause the faults in testdata/alerts.yaml, and return functions that end them.
+// faults are functions that cause the faults in testdata/alerts.yaml. Each returns a function that ends the fault.
 var faults = map[string]func(*prometheus) (repair func()){
 	"operator stops":               (*prometheus).stopOperator,
 	"member crashes":               (*prometheus).crashMember,
@@ -59,7 +59,7 @@ spec:
 `
 
 // prepare creates the objects that faults and dashboards need: a small cluster, a backup, and defragmented members.
-// Meanwhile, the operator must not replace members.
+// During that, the operator must not replace members.
 func (p *prometheus) prepare() {
 	s := p.s
 	s.t.Helper()
@@ -75,8 +75,9 @@ func (p *prometheus) prepare() {
 		at := s.run(s.management, "get", "apiserverbackupschedule/regular", "-o", "jsonpath={.status.lastSuccessfulTime}")
 		return at != "", at
 	})
-	s.apply(s.management, fmt.Sprintf(schedule, "regular", "0 0 1 1 *", "false", 60)) // never runs a backup during the test
-	s.run(s.demo, "get", "--raw", "/api/v1/componentstatuses")                        // a deprecated API
+	// This schedule never creates a backup during the test.
+	s.apply(s.management, fmt.Sprintf(schedule, "regular", "0 0 1 1 *", "false", 60))
+	s.run(s.demo, "get", "--raw", "/api/v1/componentstatuses") // a deprecated API
 }
 
 // during calls a function repeatedly until the returned function is called.
@@ -134,7 +135,8 @@ func (p *prometheus) loseMembers() func() {
 
 // createObject tries to create an object in demo within two seconds.
 func (p *prometheus) createObject(ctx context.Context) {
-	p.send(ctx, p.s.demoConfig(), http.MethodPost, "/api/v1/namespaces/default/configmaps?timeout=2s", `{"metadata":{"generateName":"a-"}}`)
+	p.send(ctx, p.s.demoConfig(), http.MethodPost, "/api/v1/namespaces/default/configmaps?timeout=2s",
+		`{"metadata":{"generateName":"a-"}}`)
 }
 
 // send sends a request and ignores the response and the error.
@@ -143,7 +145,8 @@ func (p *prometheus) send(ctx context.Context, config *rest.Config, method, path
 	if err != nil {
 		return
 	}
-	request, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(config.Host, "/")+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method,
+		strings.TrimSuffix(config.Host, "/")+path, strings.NewReader(body))
 	if err != nil {
 		return
 	}
@@ -257,7 +260,8 @@ func (p *prometheus) fill(percent int64) func() {
 		missing := quota/100*percent - used()
 		var puts []clientv3.Op
 		for i := range min(operations, (missing+page-1)/page) {
-			puts = append(puts, clientv3.OpPut(fmt.Sprintf("/fill/%d/%d", time.Now().UnixNano(), i), strings.Repeat("x", page/2)))
+			puts = append(puts,
+				clientv3.OpPut(fmt.Sprintf("/fill/%d/%d", time.Now().UnixNano(), i), strings.Repeat("x", page/2)))
 		}
 		if len(puts) > 0 {
 			last = must(client.Txn(s.t.Context()).Then(puts...).Commit())(s.t).Header.Revision
@@ -265,7 +269,8 @@ func (p *prometheus) fill(percent int64) func() {
 		return missing <= 0, fmt.Sprintf("%d bytes missing", missing)
 	})
 	look := func() { // avoids waiting for the resync
-		s.run(s.management, "annotate", "--overwrite", "apiservercluster/small", "example.com/look="+fmt.Sprint(time.Now().UnixNano()))
+		s.run(s.management, "annotate", "--overwrite", "apiservercluster/small",
+			"example.com/look="+fmt.Sprint(time.Now().UnixNano()))
 	}
 	look()
 	return func() {
@@ -337,8 +342,8 @@ func (p *prometheus) rejectObjects() func() {
 	s := p.s
 	s.apply(s.management, rejection)
 	s.waitFor("the policy to be enforced", func() (bool, string) {
-		output, err := exec.CommandContext(s.t.Context(), s.kubectl, "--kubeconfig", s.management, "create", "poddisruptionbudget", "try",
-			"--selector=a=b", "--min-available=1", "--dry-run=server").CombinedOutput()
+		output, err := exec.CommandContext(s.t.Context(), s.kubectl, "--kubeconfig", s.management, "create",
+			"poddisruptionbudget", "try", "--selector=a=b", "--min-available=1", "--dry-run=server").CombinedOutput()
 		return err != nil, string(output)
 	})
 	s.run(s.management, "delete", "poddisruptionbudget/demo")

@@ -27,8 +27,8 @@ END
 	kubectl wait crd/reports.reports.example.com --for=condition=Established --timeout=1m
 	until kubectl get reports; do sleep 0.2; done`
 
-// registered has conditions of a running server: the kubernetes Service has its address, and it has the only identity lease.
-// A server publishes both after it is ready, and withdraws them when it stops.
+// registered are conditions of a running server: the Service kubernetes has its address, and it has the only identity
+// lease. A server publishes both after it is ready, and withdraws them when it stops.
 const registered = `
 published() {
 	[ "$(kubectl get endpointslices -l kubernetes.io/service-name=kubernetes -o 'jsonpath={.items[0].endpoints[0].addresses[0]}')" = 192.0.2.10 ]
@@ -81,7 +81,8 @@ func TestMigrate(t *testing.T) {
 	for i, reading := range migrations {
 		reading.document = "docs/migrate.md"
 		reading.replace = map[string]string{
-			"https://127.0.0.1:2379": endpoint, "https://127.0.0.1:7443": "https://127.0.0.1:" + k.trialPort, "=7443": "=" + k.trialPort,
+			"https://127.0.0.1:2379": endpoint, "https://127.0.0.1:7443": "https://127.0.0.1:" + k.trialPort,
+			"=7443": "=" + k.trialPort,
 		}
 		if i == len(migrations)-1 {
 			k.stop()
@@ -127,7 +128,8 @@ func (m *machine) startKubelet(t *testing.T, etcd string) *kubelet {
 		manifest: filepath.Join(m.root, "etc/kubernetes/manifests/kube-apiserver.yaml"), directory: m.root,
 		trialPort: fmt.Sprint(freePort(t)), done: make(chan struct{}), stopped: make(chan struct{}),
 		binaries: map[string]string{
-			"kube-apiserver": must(upstream.Binary(t.Context(), "kube-apiserver"))(t), "/quorate": must(upstream.Quorate(t.Context()))(t),
+			"kube-apiserver": must(upstream.Binary(t.Context(), "kube-apiserver"))(t),
+			"/quorate":       must(upstream.Quorate(t.Context()))(t),
 		},
 	}
 	pki := filepath.Join(m.root, "etc/kubernetes/pki")
@@ -135,7 +137,8 @@ func (m *machine) startKubelet(t *testing.T, etcd string) *kubelet {
 		"--etcd-certfile="+pki+"/apiserver-etcd-client.crt", "--etcd-keyfile="+pki+"/apiserver-etcd-client.key")
 	flags = append(flags, must(m.pki.WriteFrontProxy())(t)...)
 	check(t, os.MkdirAll(filepath.Dir(k.manifest), 0o755))
-	text := "apiVersion: v1\nkind: Pod\nmetadata:\n  name: kube-apiserver\nspec:\n  containers:\n  - command:\n    - kube-apiserver\n    - " +
+	text := "apiVersion: v1\nkind: Pod\nmetadata:\n  name: kube-apiserver\nspec:\n  containers:\n  - command:\n    - " +
+		"kube-apiserver\n    - " +
 		strings.Join(flags, "\n    - ") + "\n    image: registry.k8s.io/kube-apiserver:v1.36.3\n    name: kube-apiserver\n"
 	check(t, os.WriteFile(k.manifest, []byte(text), 0o600))
 	check(t, os.WriteFile(filepath.Join(m.root, "pid"), nil, 0o600)) // nothing else starts a server

@@ -28,7 +28,8 @@ var serverReadings = []reading{
 	{document: "docs/audit.md", prepare: "mkdir -p /var/log/kubernetes", finish: `
 		kubectl get namespaces; kubectl create configmap audited; grep -q '"name":"audited"' /var/log/kubernetes/audit.log`},
 	{document: "docs/authentication.md", prepare: "cp $KUBECONFIG /etc/kubernetes/policy-webhook.kubeconfig"},
-	{document: "docs/encryption.md", sections: []string{"Setup"}, prepare: "kubectl create secret generic example", finish: `
+	{document: "docs/encryption.md", sections: []string{"Setup"},
+		prepare: "kubectl create secret generic example", finish: `
 		quorate etcd snapshot save encrypted.db --data-dir /var/lib/quorate/etcd
 		quorate etcd snapshot status encrypted.db | grep -q secretbox:v1:key1`},
 	{document: "docs/egress.md", prepare: `
@@ -37,8 +38,8 @@ var serverReadings = []reading{
 		cd /etc/kubernetes/proxy; mv front-proxy-client.crt client.crt; mv front-proxy-client.key client.key; cd -
 		kubectl create -f - <<< '` + unreachableWebhook + `'`,
 		// The server calls a webhook through a proxy that does not exist.
-		replace: map[string]string{"kubectl get --raw /metrics | grep -E '^(apiserver_egress": "kubectl create configmap reviewed\n" +
-			"kubectl get --raw /metrics | grep -E '^(apiserver_egress"}},
+		replace: map[string]string{"kubectl get --raw /metrics | grep -E '^(apiserver_egress": "kubectl create configmap " +
+			"reviewed\nkubectl get --raw /metrics | grep -E '^(apiserver_egress"}},
 }
 
 const unreachableWebhook = `{
@@ -94,7 +95,8 @@ func newMachine(t *testing.T) *machine {
 		check(t, os.Symlink(binary, filepath.Join(m.programs, program)))
 	}
 	m.pki, m.port = pki, port
-	m.flags = strings.Join(append(pki.Flags(), "--bind-address=127.0.0.1", "--advertise-address=192.0.2.10", fmt.Sprintf("--secure-port=%d", port),
+	m.flags = strings.Join(append(pki.Flags(), "--bind-address=127.0.0.1", "--advertise-address=192.0.2.10",
+		fmt.Sprintf("--secure-port=%d", port),
 		"--service-cluster-ip-range=10.0.0.0/24", "--authorization-mode=Node,RBAC"), " ")
 	m.variables = append(os.Environ(), "KUBECONFIG="+kubeconfig, "FLAGS="+m.flags, "ROOT="+root, "HOME="+root,
 		"PATH="+m.programs+":"+os.Getenv("PATH"))
@@ -109,8 +111,8 @@ func freePort(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// machinePrelude defines `quorate apiserver ...`: it replaces the running server by one in the background, and returns
-// when that is ready.
+// machinePrelude defines `quorate apiserver ...` as a shell function. It replaces the running server by one in the
+// background, and returns when that server is ready.
 const machinePrelude = `
 set -euo pipefail
 stop() {
@@ -197,11 +199,15 @@ func (m *machine) execute(t *testing.T, output, script string) {
 // stop stops the server, and waits until no process of the machine is left.
 func (m *machine) stop(t *testing.T) {
 	t.Helper()
-	if output, err := exec.Command("bash", "-c", `[ ! -s "$0/pid" ] || kill "$(cat "$0/pid")"`, m.root).CombinedOutput(); err != nil {
+	if output, err := exec.Command(
+		"bash", "-c", `[ ! -s "$0/pid" ] || kill "$(cat "$0/pid")"`, m.root,
+	).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, output)
 	}
 	var left []string
-	err := wait.PollUntilContextTimeout(context.WithoutCancel(t.Context()), 100*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(context.WithoutCancel(t.Context()), 100*time.Millisecond, time.Minute, true, func(
+		context.Context,
+	) (bool, error) {
 		left = m.processes()
 		return len(left) == 0, nil
 	})

@@ -28,10 +28,16 @@ var readings = []reading{
 	{document: "docs/api.md"},
 	{document: "docs/troubleshooting.md"},
 	{document: "docs/backup.md", sections: []string{
-		"One backup", "Encryption", "Schedules", "Restore",
+		"One backup", "Encryption", "Verification", "Schedules", "Restore",
 	}, finish: "kubectl delete asc/copy --ignore-not-found --timeout=2m"},
-	{document: "docs/backup.md", sections: []string{"A lost quorum"}, finish: `kubectl patch asc demo --type=merge -p '{"spec":{"recovery":null}}'`},
-	{document: "docs/kubectl-quorate.md", prepare: "mkdir -p ~/bin", finish: "kubectl delete asc/copy --ignore-not-found --timeout=2m"},
+	{
+		document: "docs/backup.md", sections: []string{"A lost quorum"},
+		finish: `kubectl patch asc demo --type=merge -p '{"spec":{"recovery":null}}'`,
+	},
+	{
+		document: "docs/kubectl-quorate.md", prepare: "mkdir -p ~/bin",
+		finish: "kubectl delete asc/copy --ignore-not-found --timeout=2m",
+	},
 	{document: "docs/certificates.md", prepare: `
 		kubectl config view --minify --context demo --raw > admin.kubeconfig
 		kubectl --context demo create namespace apps
@@ -57,7 +63,8 @@ var readings = []reading{
 	{document: "docs/envtest.md"},
 	{document: "docs/sandbox.md", finish: "kubectl --context demo delete namespace team-a"},
 	{document: "docs/start.md"},
-	{document: "README.md", prepare: "kubectl scale asc/demo --replicas=5; kubectl quorate wait demo"}, // status fails while it scales
+	// The command `status` of README fails while the cluster is being scaled, so the test waits first.
+	{document: "README.md", prepare: "kubectl scale asc/demo --replicas=5; kubectl quorate wait demo"},
 }
 
 // prepareMove creates a group with an object in the hosting cluster, and the extension cluster that the group moves
@@ -95,7 +102,8 @@ func TestGuides(t *testing.T) {
 	}
 	for _, reading := range readings {
 		selected := os.Getenv("QUORATE_GUIDES")
-		if reading.long && selected == "" || selected != "" && selected != "all" && !strings.Contains(selected, reading.document) {
+		if reading.long && selected == "" ||
+			selected != "" && selected != "all" && !strings.Contains(selected, reading.document) {
 			continue
 		}
 		t.Run(reading.document, func(t *testing.T) { r.read(t, reading, values) })
@@ -147,7 +155,8 @@ func (r *reader) read(t *testing.T, reading reading, values map[string]string) {
 		t.Skip("its commands take minutes; set QUORATE_GUIDES=all")
 	}
 	output := t.TempDir()
-	r.execute(t, output, reading.prepare+"\nset -x\n"+script.String()+"\n{ set +x; } 2>/dev/null\nexec >&2\n"+reading.finish)
+	r.execute(t, output,
+		reading.prepare+"\nset -x\n"+script.String()+"\n{ set +x; } 2>/dev/null\nexec >&2\n"+reading.finish)
 	if err := script.Check(blocks, output); err != nil {
 		t.Error(err)
 	}
@@ -161,8 +170,8 @@ func selected(blocks []guide.Block, sections []string) []guide.Block {
 	return slices.DeleteFunc(blocks, func(b guide.Block) bool { return !slices.Contains(sections, b.Heading) })
 }
 
-// prelude replaces ` + "`go run .`" + ` by the binary that runs the sandbox, and has the variables of its terminals. The kubeconfig is a
-// copy, which guides change.
+// prelude replaces `go run .` by the binary that runs the sandbox, and sets the variables of the sandbox's terminals.
+// The kubeconfig is a copy, because guides change it.
 const prelude = `
 set -euo pipefail
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
@@ -183,7 +192,8 @@ func (r *reader) execute(t *testing.T, output, script string) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "bash", "--norc", "-c", prelude+script)
 	command.Dir = r.directory
-	command.Env = append(os.Environ(), "QUORATE="+filepath.Join(r.sandbox.directory, "bin", "quorate"), "OUTPUT="+output, "HOME="+output,
+	command.Env = append(os.Environ(), "QUORATE="+filepath.Join(r.sandbox.directory, "bin", "quorate"),
+		"OUTPUT="+output, "HOME="+output,
 		"PATH="+r.programs+":"+os.Getenv("PATH"), "KUBECONFIG=", "QUORATE_RESOLVER="+r.resolver(t))
 	if printed, err := command.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, printed)

@@ -83,7 +83,8 @@ func record(t *testing.T, config *rest.Config) *history {
 
 func (h *history) prepare(ctx context.Context) {
 	h.t.Helper()
-	_, err := h.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, err := h.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		metav1.CreateOptions{})
 	check(h.t, err)
 	_, err = h.client.CoreV1().ConfigMaps(namespace).Create(ctx, configMap("counter", 0), metav1.CreateOptions{})
 	check(h.t, err)
@@ -93,7 +94,10 @@ func (h *history) prepare(ctx context.Context) {
 }
 
 func configMap(name string, value int) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Data: map[string]string{"value": strconv.Itoa(value)}}
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		Data:       map[string]string{"value": strconv.Itoa(value)},
+	}
 }
 
 // create creates objects one after the other, and retries each until its outcome is known.
@@ -154,7 +158,9 @@ func (h *history) update(ctx context.Context, client kubernetes.Interface) {
 	}
 }
 
-func (h *history) get(ctx context.Context, client kubernetes.Interface, who, name string) (object *corev1.ConfigMap, err error) {
+func (h *history) get(
+	ctx context.Context, client kubernetes.Interface, who, name string,
+) (object *corev1.ConfigMap, err error) {
 	err = h.request(ctx, who, "get", func(ctx context.Context) (err error) {
 		object, err = client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 		return err
@@ -207,7 +213,9 @@ func (h *history) awaitWrites(number int) {
 		return len(h.acknowledged)
 	}
 	until := created() + number
-	err := wait.PollUntilContextTimeout(h.t.Context(), updateInterval, waitTimeout, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(h.t.Context(), updateInterval, waitTimeout, true, func(
+		context.Context,
+	) (bool, error) {
 		return created() >= until, nil
 	})
 	check(h.t, err)
@@ -225,9 +233,12 @@ func (h *history) longestGap() time.Duration {
 // watch watches the namespace, and resumes from the last revision when the connection ends.
 func (h *history) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		stream, err := h.client.CoreV1().ConfigMaps(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: h.seen, AllowWatchBookmarks: true})
+		stream, err := h.client.CoreV1().ConfigMaps(namespace).Watch(ctx, metav1.ListOptions{
+			ResourceVersion: h.seen, AllowWatchBookmarks: true,
+		})
 		if err != nil {
-			_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 20*time.Millisecond, false, func(context.Context) (bool, error) { return true, nil })
+			_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 20*time.Millisecond, false,
+				func(context.Context) (bool, error) { return true, nil })
 			continue
 		}
 		h.receive(stream)
@@ -263,7 +274,9 @@ func (h *history) verify() {
 	h.awaitEvent(ctx, "last")
 	h.stop()
 	h.done.Wait()
-	list := must(h.client.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{ResourceVersion: last.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact}))(h.t)
+	list := must(h.client.CoreV1().ConfigMaps(namespace).List(ctx,
+		metav1.ListOptions{ResourceVersion: last.ResourceVersion,
+			ResourceVersionMatch: metav1.ResourceVersionMatchExact}))(h.t)
 	stored := map[string]string{}
 	for _, object := range list.Items {
 		stored[object.Name] = object.ResourceVersion

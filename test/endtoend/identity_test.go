@@ -15,9 +15,9 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// TestEmptiedVolumes empties the volumes of running members. A member that finds its volume empty is replaced while the
-// others have a quorum. Without one, it does not help a stale member to continue without a write that both others have
-// acknowledged, and the loss of the quorum is reported.
+// TestEmptiedVolumes empties the volumes of running members. A member whose volume is empty is replaced while the
+// others have a quorum. If the others have no quorum, the member must not help a stale member to continue without a
+// write that the other two have acknowledged, and the loss of the quorum is reported.
 func TestEmptiedVolumes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole sandbox")

@@ -31,11 +31,11 @@ type budget struct {
 	gap           time.Duration   // longest time without an acknowledged write
 }
 
-// Planned changes cause no failures. A killed process fails the writes that it has not responded to. client-go does
-// not retry them, because they may have taken effect: at most one for each client. It retries reads. A refused
+// Planned changes cause no failures. A killed process fails the writes to which it has not responded, at most one for
+// each client: client-go does not retry them, because they may have taken effect. It does retry reads. A refused
 // connection is not retried: the Service selects the replica until its endpoint is removed. A process that stops
 // without closing its connections, or is partitioned, fails the requests on these connections until the client closes
-// them: by client-go's defaults, after 45 seconds. No event causes an error response.
+// them, by client-go's defaults after 45 seconds. No event causes an error response.
 var (
 	planned    = budget{gap: time.Second}
 	kill       = killed(time.Second)
@@ -47,7 +47,8 @@ var (
 
 func killed(gap time.Duration) budget {
 	return budget{
-		reads: map[outcome]int{unreachable: refusals}, writes: map[outcome]int{interrupted: creators + 1, unreachable: refusals}, gap: gap,
+		reads:  map[outcome]int{unreachable: refusals},
+		writes: map[outcome]int{interrupted: creators + 1, unreachable: refusals}, gap: gap,
 	}
 }
 
@@ -104,7 +105,9 @@ func (f *failures) add(what string, read bool, a *attempt, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	kind := a.outcome()
-	f.list = append(f.list, failure{read, kind, fmt.Sprintf("%s %s: %s: %v (%s)", time.Now().Format("15:04:05.000"), what, kind, err, a)})
+	f.list = append(f.list, failure{
+		read, kind, fmt.Sprintf("%s %s: %s: %v (%s)", time.Now().Format("15:04:05.000"), what, kind, err, a),
+	})
 }
 
 // take returns the failures since its last call.
@@ -142,7 +145,7 @@ func (h *history) addLoad(config *rest.Config) *load {
 	return l
 }
 
-// read reads the counter: no client may read an older state than it has read before.
+// read reads the counter repeatedly. No client may read an older state than it has read before.
 func (l *load) read(ctx context.Context, client kubernetes.Interface, name string) {
 	last := "0"
 	l.every(ctx, readInterval, func(ctx context.Context) {
@@ -178,10 +181,13 @@ func (l *load) connect(ctx context.Context) {
 
 // watch starts an informer.
 func (l *load) watch(ctx context.Context) {
-	factory := informers.NewSharedInformerFactoryWithOptions(clientOf(l.t, l.config), 0, informers.WithNamespace(namespace))
+	factory := informers.NewSharedInformerFactoryWithOptions(clientOf(l.t, l.config), 0,
+		informers.WithNamespace(namespace))
 	informer := factory.Core().V1().ConfigMaps().Informer()
 	must(informer.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
-		if old, now := before.(*corev1.ConfigMap), after.(*corev1.ConfigMap); !later(now.ResourceVersion, old.ResourceVersion) {
+		if old, now := before.(*corev1.ConfigMap), after.(*corev1.ConfigMap); !later(
+			now.ResourceVersion, old.ResourceVersion,
+		) {
 			l.t.Errorf("a watcher got revision %s of %s after %s", now.ResourceVersion, now.Name, old.ResourceVersion)
 		}
 	}}))(l.t)

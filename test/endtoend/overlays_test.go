@@ -25,8 +25,8 @@ func (s *sandbox) applyOverlay(directory string) {
 	s.run(s.management, "apply", "--server-side", "--force-conflicts", "-f", s.file(s.kustomize(directory)))
 }
 
-// testOverlays applies the overlays. The one for an external etcd contains a cluster and gets the certificates and
-// endpoints of a running etcd.
+// testOverlays applies the overlays. The overlay for an external etcd contains a cluster, which gets the certificates
+// and endpoints of a running etcd.
 func (s *sandbox) testOverlays(t *testing.T) {
 	s.applyOverlay("../../config/extension")
 	s.userRoles(t)
@@ -50,8 +50,11 @@ func (s *sandbox) testOverlays(t *testing.T) {
 	check(t, os.WriteFile(file, []byte(text), 0o600))
 	s.applyOverlay(filepath.Join(config, "external-etcd"))
 	s.run(s.management, "wait", "-n", "quorate-clusters", "asc/external", "--for=condition=Available", "--timeout=120s")
-	s.run(s.management, "wait", "-n", "quorate-clusters", "asc/external", "--for=condition=Progressing=false", "--timeout=120s")
-	if ready := s.run(s.management, "get", "-n", "quorate-clusters", "asc/external", "-o", "jsonpath={.status.ready}"); ready != "2/2" {
+	s.run(s.management, "wait", "-n", "quorate-clusters", "asc/external",
+		"--for=condition=Progressing=false", "--timeout=120s")
+	if ready := s.run(
+		s.management, "get", "-n", "quorate-clusters", "asc/external", "-o", "jsonpath={.status.ready}",
+	); ready != "2/2" {
 		t.Errorf("the cluster on an external etcd has %s ready API servers, want 2/2", ready)
 	}
 	s.run(s.management, "delete", "-n", "quorate-clusters", "asc/external", "--timeout=60s")

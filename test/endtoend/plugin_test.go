@@ -51,8 +51,9 @@ func (s *sandbox) quorateCode(args ...string) (string, int) {
 func (s *sandbox) inspect() {
 	s.t.Helper()
 	for args, want := range map[string]string{
-		"status": "3/3 ready", "status -A": "default    demo  Healthy", "logs demo --tail=3": "[demo-", "wait demo --timeout=60s": "",
-		"top demo --interval=200ms -o yaml": "requestsPerSecond: ", "kubeconfig demo": "current-context: default-demo",
+		"status": "3/3 ready", "status -A": "default    demo  Healthy", "logs demo --tail=3": "[demo-",
+		"wait demo --timeout=60s": "", "top demo --interval=200ms -o yaml": "requestsPerSecond: ",
+		"kubeconfig demo": "current-context: default-demo",
 	} {
 		if got := s.quorate(strings.Fields(args)...); !strings.Contains(got, want) {
 			s.t.Errorf("kubectl quorate %s printed no %q:\n%s", args, want, got)
@@ -60,7 +61,8 @@ func (s *sandbox) inspect() {
 	}
 	var o overview.Overview
 	check(s.t, json.Unmarshal([]byte(s.quorate("status", "demo", "-o", "json")), &o))
-	if o.Health != overview.Healthy || len(o.Replicas) != 3 || len(o.Notes) > 0 || len(o.Certificates) < 10 || o.Backups.Completed == nil {
+	if o.Health != overview.Healthy || len(o.Replicas) != 3 || len(o.Notes) > 0 || len(o.Certificates) < 10 ||
+		o.Backups.Completed == nil {
 		s.t.Errorf("the status is %+v", o)
 	}
 	for _, r := range o.Replicas {

@@ -101,7 +101,9 @@ func TestPrometheus(t *testing.T) {
 		return len(p.query("namespace_cluster:apiserver_request_slow:ratio_rate3d")) == 1, ""
 	})
 	p.step("peace", func() { p.noAlerts(10 * time.Minute / p.speed) })
-	for _, count := range []string{`count by (cluster) ({__name__=~"quorate_.+",job="quorate-operator-metrics"})`, "scrape_samples_scraped"} {
+	for _, count := range []string{
+		`count by (cluster) ({__name__=~"quorate_.+",job="quorate-operator-metrics"})`, "scrape_samples_scraped",
+	} {
 		t.Logf("%s: %s", count, p.query(count))
 	}
 	p.queryDashboards()
@@ -194,7 +196,8 @@ func (p *prometheus) grantAccess() {
 	s.run(s.management, "wait", "--for=condition=Ready", "apiserverkubeconfig/demo-metrics", "--timeout=60s")
 	s.run(s.management, "create", "serviceaccount", "prometheus")
 	s.run(s.management, "create", "clusterrole", "prometheus", "--verb=get", "--non-resource-url=/metrics")
-	s.run(s.management, "create", "clusterrolebinding", "prometheus", "--clusterrole=prometheus", "--serviceaccount=default:prometheus")
+	s.run(s.management, "create", "clusterrolebinding", "prometheus", "--clusterrole=prometheus",
+		"--serviceaccount=default:prometheus")
 	token := s.run(s.management, "create", "token", "prometheus", "--duration=24h")
 	check(s.t, os.WriteFile(filepath.Join(p.directory, "token"), []byte(strings.TrimSpace(token)), 0o600))
 }
@@ -220,7 +223,9 @@ func (p *prometheus) configuration() map[string]any {
 		job["file_sd_configs"] = []any{map[string]any{"files": []string{filepath.Join(p.directory, "targets.json")}}}
 	}
 	return map[string]any{
-		"global":         map[string]any{"scrape_interval": p.interval().String(), "evaluation_interval": p.interval().String()},
+		"global": map[string]any{
+			"scrape_interval": p.interval().String(), "evaluation_interval": p.interval().String(),
+		},
 		"rule_files":     []string{filepath.Join(p.directory, "rules.yaml")},
 		"scrape_configs": configuration.Jobs,
 	}
@@ -237,7 +242,8 @@ type target struct {
 func (p *prometheus) refresh() {
 	s := p.s
 	s.t.Helper()
-	secret := must(s.pods.CoreV1().Secrets("default").Get(s.t.Context(), "demo-metrics-kubeconfig", metav1.GetOptions{}))(s.t)
+	secret := must(s.pods.CoreV1().Secrets("default").Get(s.t.Context(),
+		"demo-metrics-kubeconfig", metav1.GetOptions{}))(s.t)
 	for _, key := range []string{"ca.crt", corev1.TLSCertKey, corev1.TLSPrivateKeyKey} {
 		p.replace(key, secret.Data[key])
 	}
@@ -245,7 +251,8 @@ func (p *prometheus) refresh() {
 		"__meta_kubernetes_service_name": "quorate-operator-metrics", "__meta_kubernetes_endpointslice_port_name": "metrics",
 		"__meta_kubernetes_pod_name": "operator",
 	}}}
-	pods := must(s.pods.CoreV1().Pods("default").List(s.t.Context(), metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}))(s.t)
+	pods := must(s.pods.CoreV1().Pods("default").List(s.t.Context(),
+		metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}))(s.t)
 	for i := range pods.Items {
 		targets = append(targets, targetsOf(&pods.Items[i])...)
 	}
@@ -313,7 +320,9 @@ func (p *prometheus) await(what string, holds func() (bool, string)) {
 	p.s.t.Helper()
 	var seen string
 	limit := waitTimeout + longestWait/p.speed
-	err := wait.PollUntilContextTimeout(p.s.t.Context(), 300*time.Millisecond, limit, true, func(context.Context) (ok bool, err error) {
+	err := wait.PollUntilContextTimeout(p.s.t.Context(), 300*time.Millisecond, limit, true, func(
+		context.Context,
+	) (ok bool, err error) {
 		p.refresh()
 		ok, seen = holds()
 		return ok, nil
@@ -370,7 +379,9 @@ func (p *prometheus) firing() map[string]string {
 func (p *prometheus) noAlerts(within time.Duration) {
 	p.s.t.Helper()
 	var alerts map[string]string
-	err := wait.PollUntilContextTimeout(p.s.t.Context(), 300*time.Millisecond, within, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(p.s.t.Context(), 300*time.Millisecond, within, true, func(
+		context.Context,
+	) (bool, error) {
 		p.refresh()
 		alerts = p.firing()
 		return len(alerts) > 0, nil
@@ -380,7 +391,8 @@ func (p *prometheus) noAlerts(within time.Duration) {
 	}
 }
 
-// raises waits until all alerts of a fault fire. Meanwhile, no others may fire except its consequences.
+// raises waits until all alerts of a fault fire. Until then, no other alerts may fire except for the consequences of
+// the fault.
 func (p *prometheus) raises(e expectation) {
 	p.s.t.Helper()
 	allowed := slices.Concat(e.Alerts, e.Consequences)

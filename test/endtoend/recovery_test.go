@@ -36,7 +36,8 @@ func TestRecovery(t *testing.T) {
 		return c.Reason == "QuorumLost" && strings.Contains(c.Message, survivor+" has revision "), fmt.Sprint(c)
 	})
 
-	if output, code := s.quorateCode("status", "demo"); code != 2 || !strings.Contains(output, "kubectl quorate recover demo") {
+	if output, code := s.quorateCode("status", "demo"); code != 2 ||
+		!strings.Contains(output, "kubectl quorate recover demo") {
 		t.Errorf("the status without a quorum has exit code %d:\n%s", code, output)
 	}
 	if _, code := s.quorateCode("recover", "demo"); code != 1 {
@@ -65,7 +66,7 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// loseQuorum deletes two members with their volumes. The operator is paused meanwhile, because it would replace the
+// loseQuorum deletes two members with their volumes. The operator is paused during that, because it would replace the
 // first one.
 func (s *sandbox) loseQuorum() (survivor string, lost []string) {
 	s.t.Helper()
@@ -99,7 +100,8 @@ func (s *sandbox) loseQuorum() (survivor string, lost []string) {
 
 func (s *sandbox) request(id string) {
 	s.t.Helper()
-	s.run(s.management, "patch", "apiservercluster/demo", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"recovery":{"requestID":%q}}}`, id))
+	s.run(s.management, "patch", "apiservercluster/demo", "--type=merge", "-p",
+		fmt.Sprintf(`{"spec":{"recovery":{"requestID":%q}}}`, id))
 }
 
 // recovered reports whether the last request is handled, with the given reason.
@@ -107,6 +109,7 @@ func (s *sandbox) recovered(reason string) func() (bool, string) {
 	return func() (bool, string) {
 		cluster := s.cluster()
 		c := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.Recovered)
-		return c != nil && c.Status == metav1.ConditionTrue && c.Reason == reason && !cluster.RecoveryRequested(), fmt.Sprint(c)
+		return c != nil && c.Status == metav1.ConditionTrue && c.Reason == reason &&
+			!cluster.RecoveryRequested(), fmt.Sprint(c)
 	}
 }

@@ -134,9 +134,13 @@ func (s *sandbox) token() string {
 	s.t.Helper()
 	client := must(kubernetes.NewForConfig(s.demoConfig()))(s.t)
 	s.run(s.demo, "create", "serviceaccount", "rotation")
-	s.run(s.demo, "create", "clusterrolebinding", "rotation", "--clusterrole=cluster-admin", "--serviceaccount=default:rotation")
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)}}
-	return must(client.CoreV1().ServiceAccounts("default").CreateToken(s.t.Context(), "rotation", request, metav1.CreateOptions{}))(s.t).Status.Token
+	s.run(s.demo, "create", "clusterrolebinding", "rotation", "--clusterrole=cluster-admin",
+		"--serviceaccount=default:rotation")
+	request := &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)},
+	}
+	return must(client.CoreV1().ServiceAccounts("default").CreateToken(s.t.Context(), "rotation", request,
+		metav1.CreateOptions{}))(s.t).Status.Token
 }
 
 // withToken returns a configuration that verifies the server like another one and authenticates with a token.
@@ -217,7 +221,9 @@ func (s *sandbox) watchRotation(clients map[string]*connections) {
 		if rotations == nil {
 			return len(seen) == 2, fmt.Sprint(seen)
 		}
-		for name, one := range map[string]*v1alpha1.Rotation{"authorities": rotations.Authorities, "keys": rotations.ServiceAccountKeys} {
+		for name, one := range map[string]*v1alpha1.Rotation{
+			"authorities": rotations.Authorities, "keys": rotations.ServiceAccountKeys,
+		} {
 			if one == nil {
 				continue
 			}
@@ -232,7 +238,8 @@ func (s *sandbox) watchRotation(clients map[string]*connections) {
 		return false, fmt.Sprint(seen)
 	})
 	for name, stages := range seen {
-		if want := []string{v1alpha1.StageTrustBoth, v1alpha1.StageReissue, v1alpha1.StageDropOld}; !slices.Equal(stages, want) {
+		if want := []string{v1alpha1.StageTrustBoth, v1alpha1.StageReissue,
+			v1alpha1.StageDropOld}; !slices.Equal(stages, want) {
 			s.t.Errorf("%s: got stages %v, want %v", name, stages, want)
 		}
 	}
@@ -288,8 +295,10 @@ func TestRotationByAge(t *testing.T) {
 	s := startSandbox(t)
 	s.settled(3, 3)
 	s.configure(map[string]any{
-		"lifetime":           "2m",
-		"authorities":        map[string]any{"lifetime": "6m", "overlap": "20s", "rotateBefore": time.Now().UTC().Format(time.RFC3339)},
+		"lifetime": "2m",
+		"authorities": map[string]any{
+			"lifetime": "6m", "overlap": "20s", "rotateBefore": time.Now().UTC().Format(time.RFC3339),
+		},
 		"serviceAccountKeys": map[string]any{"maxAge": "4m", "publicationPeriod": "10s", "overlap": "20s"},
 	})
 	s.createKubeconfig("follower", "1m")

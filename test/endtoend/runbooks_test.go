@@ -38,7 +38,7 @@ func diagnosis(t *testing.T, file string) (commands []string) {
 	return commands
 }
 
-// needsFault matches commands that find something only during a fault. Of these, only the part before the pipe is
+// needsFault matches commands that have results only during a fault. Only the part of such a command before the pipe is
 // executed.
 var needsFault = regexp.MustCompile(`logs|code="5|rejected|quorate-metrics-reader`)
 
@@ -46,8 +46,9 @@ var needsFault = regexp.MustCompile(`logs|code="5|rejected|quorate-metrics-reade
 // sandbox is not a Deployment.
 func runbookScript(t *testing.T, kubeconfig string) string {
 	t.Helper()
-	values := strings.NewReplacer("CLUSTER.kubeconfig", kubeconfig, "CLUSTER", "demo", "NAMESPACE", "default", "MEMBER", "demo-0",
-		"CLAIM", "demo-0", "SECRET", "demo-serving", "BACKUP", "example", "SCHEDULE", "example")
+	values := strings.NewReplacer("CLUSTER.kubeconfig", kubeconfig, "CLUSTER", "demo", "NAMESPACE", "default",
+		"MEMBER", "demo-0", "POD", "demo-0", "CLAIM", "demo-0", "KIND NAME", "asc demo", "SECRET", "demo-serving",
+		"BACKUP", "example", "SCHEDULE", "example")
 	var script []string
 	for _, file := range must(filepath.Glob("../../docs/runbooks/*.md"))(t) {
 		for _, command := range diagnosis(t, file) {

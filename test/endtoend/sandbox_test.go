@@ -50,7 +50,9 @@ func startSandbox(t *testing.T, args ...string) *sandbox {
 	t.Helper()
 	ctx := t.Context()
 	binary := must(upstream.Quorate(ctx))(t)
-	s := &sandbox{t: t, directory: filepath.Join(t.TempDir(), "quorate"), kubectl: must(upstream.Binary(ctx, "kubectl"))(t)}
+	s := &sandbox{
+		t: t, directory: filepath.Join(t.TempDir(), "quorate"), kubectl: must(upstream.Binary(ctx, "kubectl"))(t),
+	}
 	command := exec.Command(binary, append([]string{"sandbox", "--json", "--dir", s.directory}, args...)...)
 	command.Stderr = os.Stderr
 	output := must(command.StdoutPipe())(t)
@@ -199,7 +201,9 @@ func (s *sandbox) waitForUpTo(timeout time.Duration, what string, holds func() (
 	s.t.Helper()
 	defer s.logSlow("waiting for "+what, time.Now())
 	var seen string
-	err := wait.PollUntilContextTimeout(s.t.Context(), 100*time.Millisecond, timeout, true, func(context.Context) (ok bool, err error) {
+	err := wait.PollUntilContextTimeout(s.t.Context(), 100*time.Millisecond, timeout, true, func(
+		context.Context,
+	) (ok bool, err error) {
 		ok, seen = holds()
 		return ok, nil
 	})
@@ -259,7 +263,8 @@ func (s *sandbox) replaced(name string) {
 	s.t.Helper()
 	s.waitFor(name+" is replaced by a member of another name", func() (bool, string) {
 		members := s.cluster().Status.Members
-		return !slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool { return m.Name == name }), fmt.Sprintf("%+v", members)
+		return !slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool { return m.Name == name }),
+			fmt.Sprintf("%+v", members)
 	})
 	s.settled(3, 3)
 }
@@ -406,7 +411,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// must returns the value, or fails the test.
+// must returns a value, or fails the test if err is not nil.
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()

@@ -62,12 +62,14 @@ func (s *sandbox) fragment() {
 		}
 		s.waitFor("unused space of "+member.Name, func() (bool, string) {
 			status := must(client.Status(s.t.Context(), client.Endpoints()[0]))(s.t)
-			return status.DbSizeInUse < status.DbSize/2, fmt.Sprintf("%d of %d bytes are in use", status.DbSizeInUse, status.DbSize)
+			return status.DbSizeInUse < status.DbSize/2, fmt.Sprintf("%d of %d bytes are in use",
+				status.DbSizeInUse, status.DbSize)
 		})
 	}
 }
 
-// outOfSpace raises the alarm NOSPACE of a cluster with small volumes: the operator defragments, and writes succeed again.
+// outOfSpace raises the alarm NOSPACE of a cluster with small volumes: the operator defragments, and writes succeed
+// again.
 func (b *backupTest) outOfSpace() {
 	b.t.Helper()
 	b.create(&v1alpha1.ApiServerCluster{
@@ -103,7 +105,8 @@ func (b *backupTest) outOfSpace() {
 	must(client.Compact(b.t.Context(), last))(b.t)
 	b.waitFor("unused space", func() (bool, string) {
 		status := must(client.Status(b.t.Context(), client.Endpoints()[0]))(b.t)
-		return status.DbSizeInUse < status.DbSize/2, fmt.Sprintf("%d of %d bytes are in use", status.DbSizeInUse, status.DbSize)
+		return status.DbSizeInUse < status.DbSize/2, fmt.Sprintf("%d of %d bytes are in use",
+			status.DbSizeInUse, status.DbSize)
 	})
 	b.run(b.management, "annotate", "apiservercluster/full", "example.com/look=now") // avoids waiting for the resync
 	b.waitFor("the end of the alarm", func() (bool, string) {

@@ -58,7 +58,9 @@ func binary(t *testing.T, find func(context.Context) (string, error)) string {
 func start(t *testing.T, assets string) (*rest.Config, time.Duration) {
 	t.Helper()
 	log.SetLogger(logr.Discard())
-	environment := &envtest.Environment{BinaryAssetsDirectory: assets, CRDDirectoryPaths: []string{"testdata"}, ErrorIfCRDPathMissing: true}
+	environment := &envtest.Environment{
+		BinaryAssetsDirectory: assets, CRDDirectoryPaths: []string{"testdata"}, ErrorIfCRDPathMissing: true,
+	}
 	begin := time.Now()
 	config, err := environment.Start()
 	if err != nil {
@@ -134,7 +136,8 @@ func (s *suite) awaitText(greeting *Greeting, want string) {
 		if err := s.Get(s.Context(), key, greeting); err != nil {
 			return err
 		}
-		if words.Data["text"] != want || greeting.Status.Text != want || greeting.Status.ObservedGeneration != greeting.Generation {
+		if words.Data["text"] != want || greeting.Status.Text != want ||
+			greeting.Status.ObservedGeneration != greeting.Generation {
 			return errors.New(words.Data["text"] + "; status " + greeting.Status.Text)
 		}
 		return nil
@@ -152,7 +155,9 @@ func TestEnvironment(t *testing.T) {
 
 // life creates, updates and deletes a resource and its dependents.
 func life(s *suite) {
-	greeting := &Greeting{ObjectMeta: meta.ObjectMeta{Namespace: "default", Name: "first"}, Spec: GreetingSpec{Name: "world"}}
+	greeting := &Greeting{
+		ObjectMeta: meta.ObjectMeta{Namespace: "default", Name: "first"}, Spec: GreetingSpec{Name: "world"},
+	}
 	if err := s.Create(s.Context(), greeting); err != nil {
 		s.Fatal(err)
 	}
@@ -202,7 +207,8 @@ func validation(s *suite) {
 		}
 	}
 	greeting := &Greeting{
-		ObjectMeta: meta.ObjectMeta{Namespace: "default", Name: "good"}, Spec: GreetingSpec{Name: "world"}, Status: GreetingStatus{Text: "a lie"},
+		ObjectMeta: meta.ObjectMeta{Namespace: "default", Name: "good"}, Spec: GreetingSpec{Name: "world"},
+		Status: GreetingStatus{Text: "a lie"},
 	}
 	if err := s.Create(s.Context(), greeting); err != nil {
 		s.Fatal(err)

@@ -63,7 +63,9 @@ func convertBolts(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	response := &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
+	response := &apiextensionsv1.ConversionResponse{
+		UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess},
+	}
 	for _, raw := range review.Request.Objects {
 		converted, err := convertBolt(raw.Raw, review.Request.DesiredAPIVersion)
 		if err != nil {
@@ -106,10 +108,12 @@ var (
 func (s *fixture) createBolts() {
 	s.Helper()
 	create := func(name string, as schema.GroupVersionResource, field string) {
-		must(s.objects.Resource(as).Namespace(partsNamespace).Create(s.Context(), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": as.GroupVersion().String(), "kind": "Bolt",
-			"metadata": map[string]any{"name": name}, "spec": map[string]any{field: int64(len(name))},
-		}}, metav1.CreateOptions{}))(s)
+		must(s.objects.Resource(as).Namespace(partsNamespace).Create(s.Context(), &unstructured.Unstructured{
+			Object: map[string]any{
+				"apiVersion": as.GroupVersion().String(), "kind": "Bolt",
+				"metadata": map[string]any{"name": name}, "spec": map[string]any{field: int64(len(name))},
+			},
+		}, metav1.CreateOptions{}))(s)
 	}
 	create("old", oldBolts, "size")
 	s.apply(s.host, s.bolts["v1"])

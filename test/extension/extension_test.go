@@ -114,9 +114,12 @@ func discoveryThroughHost(s *fixture) {
 
 func kubectlThroughHost(s *fixture) {
 	s.namespaced("kubectl")
-	manifest := "{apiVersion: demo.example.com/v1, kind: Widget, metadata: {name: a, namespace: kubectl}, spec: {size: %d}}"
+	manifest := "{apiVersion: demo.example.com/v1, kind: Widget, metadata: {name: a, namespace: kubectl}, spec: {size: " +
+		"%d}}"
 	host := "--kubeconfig=" + s.hostFile
-	for size, flags := range [][]string{{"--server-side=false"}, {"--server-side=false"}, {"--server-side", "--force-conflicts"}} {
+	for size, flags := range [][]string{
+		{"--server-side=false"}, {"--server-side=false"}, {"--server-side", "--force-conflicts"},
+	} {
 		file := s.file("widget.yaml", fmt.Appendf(nil, manifest, size+5))
 		arguments := append([]string{host, "apply", "-f=" + file}, flags...)
 		if printed := s.run(arguments...); !strings.Contains(printed, "widget.demo.example.com/a") {
@@ -281,7 +284,8 @@ func administration(s *fixture) {
 	other := strings.ReplaceAll(s.document("kind: CustomResourceDefinition"), "demo.example.com", "other.example.com")
 	client := s.kubeconfig("administrator", s.administrator())
 	_, err := s.try("--kubeconfig="+client, "apply", "-f", s.file("other.yaml", []byte(other)))
-	if err == nil || !strings.Contains(err.Error(), "this server serves the API groups demo.example.com, parts.example.com only") {
+	if err == nil ||
+		!strings.Contains(err.Error(), "this server serves the API groups demo.example.com, parts.example.com only") {
 		s.Errorf("a definition of another group: %v", err)
 	}
 	// A user with all permissions in the host is not an administrator of the extension server.
@@ -306,7 +310,9 @@ func (s *fixture) account(name string, rules ...rbacv1.PolicyRule) string {
 	s.Helper()
 	meta := metav1.ObjectMeta{Name: name}
 	account := &corev1.ServiceAccount{ObjectMeta: meta}
-	if _, err := s.typed.CoreV1().ServiceAccounts(namespace).Create(s.Context(), account, metav1.CreateOptions{}); err != nil {
+	if _, err := s.typed.CoreV1().ServiceAccounts(namespace).Create(
+		s.Context(), account, metav1.CreateOptions{},
+	); err != nil {
 		s.Fatal(err)
 	}
 	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}

@@ -111,8 +111,12 @@ func owners(s *fixture) {
 // and sends the host a SubjectAccessReview for blocking its deletion.
 func (s *fixture) blockingOwner(owned *unstructured.Unstructured) {
 	s.Helper()
-	create := rbacv1.PolicyRule{Verbs: []string{"create"}, APIGroups: []string{widgets.Group}, Resources: []string{"widgets"}}
-	block := rbacv1.PolicyRule{Verbs: []string{"update"}, APIGroups: []string{""}, Resources: []string{"configmaps/finalizers"}}
+	create := rbacv1.PolicyRule{
+		Verbs: []string{"create"}, APIGroups: []string{widgets.Group}, Resources: []string{"widgets"},
+	}
+	block := rbacv1.PolicyRule{
+		Verbs: []string{"update"}, APIGroups: []string{""}, Resources: []string{"configmaps/finalizers"},
+	}
 	for name, test := range map[string]struct {
 		rules []rbacv1.PolicyRule
 		want  string // part of the error; empty: admitted
@@ -166,21 +170,25 @@ func webhooks(s *fixture) {
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "webhooks"}}
 	registration := s.typed.AdmissionregistrationV1()
 	meta := metav1.ObjectMeta{Name: "widgets"}
-	_, err := registration.MutatingWebhookConfigurations().Create(s.Context(), &admissionregistrationv1.MutatingWebhookConfiguration{
-		ObjectMeta: meta, Webhooks: []admissionregistrationv1.MutatingWebhook{{
-			Name: "mutate.example.com", ClientConfig: config("/mutate"), Rules: rules, NamespaceSelector: selector,
-			SideEffects: &none, FailurePolicy: &fail, AdmissionReviewVersions: []string{"v1"},
-		}},
-	}, metav1.CreateOptions{})
+	_, err :=
+		registration.MutatingWebhookConfigurations().Create(s.Context(),
+			&admissionregistrationv1.MutatingWebhookConfiguration{
+				ObjectMeta: meta, Webhooks: []admissionregistrationv1.MutatingWebhook{{
+					Name: "mutate.example.com", ClientConfig: config("/mutate"), Rules: rules, NamespaceSelector: selector,
+					SideEffects: &none, FailurePolicy: &fail, AdmissionReviewVersions: []string{"v1"},
+				}},
+			}, metav1.CreateOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
-	_, err = registration.ValidatingWebhookConfigurations().Create(s.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: meta, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "validate.example.com", ClientConfig: config("/validate"), Rules: rules, NamespaceSelector: selector,
-			SideEffects: &none, FailurePolicy: &fail, AdmissionReviewVersions: []string{"v1"},
-		}},
-	}, metav1.CreateOptions{})
+	_, err =
+		registration.ValidatingWebhookConfigurations().Create(s.Context(),
+			&admissionregistrationv1.ValidatingWebhookConfiguration{
+				ObjectMeta: meta, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+					Name: "validate.example.com", ClientConfig: config("/validate"), Rules: rules, NamespaceSelector: selector,
+					SideEffects: &none, FailurePolicy: &fail, AdmissionReviewVersions: []string{"v1"},
+				}},
+			}, metav1.CreateOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -387,11 +387,13 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// writeDespiteBlock changes an object after all objects are verified, as if a stale API server of the host had admitted it.
+// writeDespiteBlock changes an object after all objects are verified, as if a stale API server of the host had admitted
+// it.
 func (m *mover) writeDespiteBlock() {
 	m.Helper()
 	registration := m.typed.AdmissionregistrationV1()
-	err := registration.ValidatingAdmissionPolicyBindings().Delete(m.Context(), "quorate-move.parts.example.com", metav1.DeleteOptions{})
+	err := registration.ValidatingAdmissionPolicyBindings().Delete(m.Context(),
+		"quorate-move.parts.example.com", metav1.DeleteOptions{})
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -404,7 +406,8 @@ func (m *mover) writeDespiteBlock() {
 
 // before interrupts each step once when it begins, and checks what clients observe then.
 func (m *mover) before(step string) error {
-	last := map[move.Direction]string{move.ToExtension: "Register", move.ToHost: "Disconnect"} // before clients are disconnected
+	// last has the last step before clients are disconnected.
+	last := map[move.Direction]string{move.ToExtension: "Register", move.ToHost: "Disconnect"}
 	m.preferred("before " + step)
 	if m.slipped == nil && step == last[m.direction] {
 		m.writeDespiteBlock()
@@ -449,7 +452,8 @@ func (s *fixture) preferred(when string) {
 			}
 		}
 		slices.Sort(found)
-		if want := []string{movedGroup + "/v1/bolts", movedGroup + "/v1/gadgets", movedGroup + "/v1/shelves"}; !slices.Equal(found, want) {
+		if want := []string{movedGroup + "/v1/bolts", movedGroup + "/v1/gadgets",
+			movedGroup + "/v1/shelves"}; !slices.Equal(found, want) {
 			s.Errorf("%s, %s discovery prefers %v, want %v", when, name, found, want)
 		}
 	}

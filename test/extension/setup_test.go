@@ -318,7 +318,9 @@ func (s *fixture) try(arguments ...string) (string, error) {
 func (s *fixture) await(what string, condition func(context.Context) error) {
 	s.Helper()
 	last := errors.New("never called")
-	err := wait.PollUntilContextTimeout(s.Context(), pollInterval, waitTimeout, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(s.Context(), pollInterval, waitTimeout, true, func(
+		ctx context.Context,
+	) (bool, error) {
 		last = condition(ctx)
 		return last == nil, nil
 	})

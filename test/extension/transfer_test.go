@@ -24,7 +24,9 @@ func transfers(s *fixture) {
 	annotate := func(value string) {
 		s.Helper()
 		patch := []byte(`{"metadata":{"annotations":{"quorate.dev/transfer":` + value + `}}}`)
-		if _, err := definitions.Patch(s.Context(), "widgets.demo.example.com", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		if _, err := definitions.Patch(
+			s.Context(), "widgets.demo.example.com", types.MergePatchType, patch, metav1.PatchOptions{},
+		); err != nil {
 			s.Fatal(err)
 		}
 	}
@@ -58,7 +60,9 @@ func transfers(s *fixture) {
 			s.Fatal("a watch does not end with the begin of a transfer")
 		}
 	}
-	if _, err := s.objects.Resource(widgets).List(s.Context(), metav1.ListOptions{}); !apierrors.IsServiceUnavailable(err) {
+	if _, err := s.objects.Resource(widgets).List(
+		s.Context(), metav1.ListOptions{},
+	); !apierrors.IsServiceUnavailable(err) {
 		s.Errorf("a list through the host: %v, want 503", err)
 	}
 	expect(admin, http.MethodGet, path, "", false, http.StatusServiceUnavailable)
@@ -66,7 +70,8 @@ func transfers(s *fixture) {
 	expect(editor, http.MethodPut, path, object, true, http.StatusServiceUnavailable)
 	expect(editor, http.MethodGet, path, "", true, http.StatusServiceUnavailable)
 	expect(admin, http.MethodGet, path, "", true, http.StatusNotFound)
-	expect(admin, http.MethodPut, path, strings.Replace(object, `"uid":"UID",`, "", 1), true, http.StatusUnprocessableEntity)
+	expect(admin, http.MethodPut, path, strings.Replace(object, `"uid":"UID",`, "", 1), true,
+		http.StatusUnprocessableEntity)
 	expect(admin, http.MethodPut, path, strings.Replace(object, `"size"`, `"unknown"`, 1), true, http.StatusBadRequest)
 	expect(admin, http.MethodPut, path, strings.Replace(object, `"a"`, `"b"`, 1), true, http.StatusBadRequest)
 	expect(admin, http.MethodPut, path, "{", true, http.StatusBadRequest)
@@ -85,7 +90,8 @@ func transfers(s *fixture) {
 	}
 	expect(admin, http.MethodDelete, path, "{}", true, http.StatusBadRequest)
 	expect(admin, http.MethodDelete, path, `{"preconditions":{"uid":"other"}}`, true, http.StatusConflict)
-	expect(admin, http.MethodDelete, path, `{"preconditions":{"uid":"UID","resourceVersion":"1"}}`, true, http.StatusConflict)
+	expect(admin, http.MethodDelete, path, `{"preconditions":{"uid":"UID","resourceVersion":"1"}}`,
+		true, http.StatusConflict)
 	expect(admin, http.MethodDelete, path, `{"preconditions":{"uid":"UID"}}`, true, http.StatusOK)
 	expect(admin, http.MethodDelete, path, `{"preconditions":{"uid":"UID"}}`, true, http.StatusNotFound)
 

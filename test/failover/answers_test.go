@@ -58,7 +58,8 @@ func (a *answers) broken(stored map[string]int64) (broken []string) {
 func (a *answers) mustBeStored(r *replicas) {
 	r.Helper()
 	if broken := a.broken(r.stored()); len(broken) > 0 {
-		r.Errorf("%d of %d acknowledged writes are not what is stored: %q", len(broken), len(a.at), broken[:min(5, len(broken))])
+		r.Errorf("%d of %d acknowledged writes are not what is stored: %q", len(broken), len(a.at),
+			broken[:min(5, len(broken))])
 	}
 }
 
@@ -72,7 +73,9 @@ func TestBrokenAnswers(t *testing.T) {
 	a.deleted(object("back"))
 	a.unknown(object("perhaps"))
 	got := a.broken(map[string]int64{"n/kept": 1, "n/overwritten": 2, "n/back": 5, "n/perhaps": 9, "n/unknown": 7})
-	want := []string{"n/back: acknowledged 0, stored 5", "n/lost: acknowledged 2, stored 0", "n/overwritten: acknowledged 3, stored 2"}
+	want := []string{
+		"n/back: acknowledged 0, stored 5", "n/lost: acknowledged 2, stored 0", "n/overwritten: acknowledged 3, stored 2",
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -15,8 +15,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestDefinitionsAreServedWhenAnswered: when a client of one replica has seen that a definition is established, the other
-// replica serves it too, and the response to a write of a definition comes after discovery has the change.
+// TestDefinitionsAreServedWhenAnswered: when a client of one replica has seen that a definition is established, the
+// other replica serves it too, and the response to a write of a definition comes after discovery has the change.
 func TestDefinitionsAreServedWhenAnswered(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	r := startReplicas(t, upstream.StartQuorate, upstream.StartQuorate)
@@ -28,7 +28,9 @@ func TestDefinitionsAreServedWhenAnswered(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.expect(second, "/apis/"+definition.Spec.Group+"/v2/things", http.StatusNotFound)
-		err := wait.PollUntilContextTimeout(t.Context(), pollInterval/10, patience, true, func(ctx context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(t.Context(), pollInterval/10, patience, true, func(
+			ctx context.Context,
+		) (bool, error) {
 			current, err := definitions.Get(ctx, definition.Name, meta.GetOptions{})
 			definition = current
 			return err == nil && isEstablished(current), err
@@ -75,7 +77,9 @@ func definitionOf(group string) *apiextensions.CustomResourceDefinition {
 		ObjectMeta: meta.ObjectMeta{Name: "things." + group},
 		Spec: apiextensions.CustomResourceDefinitionSpec{
 			Group: group, Scope: apiextensions.ClusterScoped,
-			Names: apiextensions.CustomResourceDefinitionNames{Plural: "things", Singular: "thing", Kind: "Thing", ListKind: "ThingList"},
+			Names: apiextensions.CustomResourceDefinitionNames{
+				Plural: "things", Singular: "thing", Kind: "Thing", ListKind: "ThingList",
+			},
 			Versions: []apiextensions.CustomResourceDefinitionVersion{
 				{Name: "v1", Served: true, Storage: true, Schema: schema}, {Name: "v2", Schema: schema},
 			},

@@ -1,6 +1,6 @@
 // Package failover kills and restarts the replicas of an API server in turn, with many objects, many informers and
-// writers: no client reads an older revision than before, acknowledged writes are stored at the end, and every informer has
-// exactly the stored objects.
+// writers: no client reads an older revision than before, acknowledged writes are stored at the end, and every informer
+// has exactly the stored objects.
 package failover
 
 import (
@@ -73,5 +73,6 @@ func failOver(t *testing.T, launches ...upstream.Launch) {
 	watching.mustEqualStorage(r)
 	lap("informers equal to storage")
 	t.Logf("%d informers, %d lists at first and %d later; %d writes acknowledged, %d failed, %d reads",
-		size.informers, first, r.lists.Load()-first, writing.acknowledged.Load(), writing.failures.Load(), writing.reads.Load())
+		size.informers, first, r.lists.Load()-first, writing.acknowledged.Load(),
+		writing.failures.Load(), writing.reads.Load())
 }

@@ -9,13 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	informers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 const (
@@ -114,7 +113,8 @@ func (w *watching) mustEqualStorage(r *replicas) {
 				different = append(different, name+" is not stored any more")
 			}
 		}
-		r.Errorf("the informers differ from storage in %d objects of %d: %q", len(different), len(want), different[:min(5, len(different))])
+		r.Errorf("the informers differ from storage in %d objects of %d: %q", len(different), len(want),
+			different[:min(5, len(different))])
 	}
 	if n := w.backwards.Load(); n > 0 {
 		r.Errorf("%d objects went back in time", n)

@@ -6,11 +6,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"quorate.dev/test/upstream"
 )
@@ -70,7 +69,8 @@ func (r *replicas) start(one *upstream.Replica) {
 func (r *replicas) config(preferred int) *rest.Config {
 	config := r.pki.Admin(1) // Dial overrides the address
 	config.QPS = -1
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+",application/json"
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+
+		",application/json"
 	config.Dial = upstream.DialReplicas(r.all, preferred)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next, &r.lists} })
 	return config

@@ -7,14 +7,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/flowcontrol"
-
-	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -41,7 +40,8 @@ func (r *replicas) load(size size) {
 	clients := []kubernetes.Interface{r.client(0), r.client(1)}
 	work, ctx := errgroup.WithContext(r.Context())
 	for i := range namespaces {
-		_, err := clients[0].CoreV1().Namespaces().Create(ctx, &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: namespace(i)}}, meta.CreateOptions{})
+		_, err := clients[0].CoreV1().Namespaces().Create(ctx,
+			&core.Namespace{ObjectMeta: meta.ObjectMeta{Name: namespace(i)}}, meta.CreateOptions{})
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -79,8 +79,9 @@ func (r *replicas) write(size size) *writing {
 	w := &writing{stop: stop, changed: make(chan struct{}, 1)}
 	for i := range writers {
 		// Each has its own clients, and reads through another replica than it writes through.
-		writer := &writer{replicas: r, writing: w, namespace: namespace(i % (size.informers / shards)), name: fmt.Sprintf("writer-%d", i),
-			to: r.client(i), from: r.client(i + 1), limit: flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, 1)}
+		writer := &writer{replicas: r, writing: w, namespace: namespace(i % (size.informers / shards)),
+			name: fmt.Sprintf("writer-%d", i),
+			to:   r.client(i), from: r.client(i + 1), limit: flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, 1)}
 		w.group.Add(1)
 		go func() {
 			defer w.group.Done()

@@ -4,17 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/rest"
 
 	"quorate.dev/test/faults/network"
@@ -22,9 +23,6 @@ import (
 	"quorate.dev/test/history/check"
 	"quorate.dev/test/upstream"
 )
-
-// clients is the node of the network at which all clients are.
-const clients = -1
 
 // cluster has replicas, and a steward that replaces members as the operator does.
 type cluster struct {
@@ -35,27 +33,35 @@ type cluster struct {
 	directory      string
 	binary         string
 	pki            *upstream.PKI
-	network127     string // the first three bytes of the addresses
+	network127     string // the first three bytes of the addresses, if there are proxies
 	initialMembers string // --etcd-initial-cluster
-	network        *network.Network
+	network        paths
+	proxies        *network.Network // the network, or nil if it forwards packets
+	hosts          *network.Switch  // the network, or nil if it has proxies
 	replicas       []*replica
+	configurations []*rest.Config   // of clients, by replica
 	clients        []rest.Interface // by replica
 	formed         atomic.Bool      // all members have been ready
+	calmed         atomic.Bool      // all faults have ended
 	running        sync.WaitGroup
 	end            context.CancelFunc
 	closers        []func() error
 	replaced       atomic.Int64
+	damage         damage
 }
 
 func (c *cluster) logf(format string, arguments ...any) {
 	c.log("%6.2fs  "+format, append([]any{time.Since(c.begin).Seconds()}, arguments...)...)
 }
 
-// startCluster starts replicas, which stop at the end of the test or by stop.
-func startCluster(t *testing.T, setting schedule.Setting, flags ...string) *cluster {
+// start starts replicas, which stop at the end of the test or by stop.
+func (p plan) start(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{log: t.Logf, begin: time.Now(), setting: setting, flags: flags, directory: t.TempDir(), network: network.New()}
-	var err error
+	c := &cluster{log: t.Logf, begin: time.Now(), setting: p.setting, flags: p.flags, directory: t.TempDir()}
+	err := c.connect(p.seed)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if c.pki, err = upstream.NewPKI(filepath.Join(c.directory, "pki")); err != nil {
 		t.Fatal(err)
 	}
@@ -76,16 +82,13 @@ func startCluster(t *testing.T, setting schedule.Setting, flags ...string) *clus
 		t.Fatal(err)
 	}
 	c.formed.Store(true)
-	c.running.Go(func() { c.steward(ctx) })
+	c.running.Go(func() { c.operate(ctx) })
 	return c
 }
 
-// create creates the replicas and the proxies before their peer addresses.
+// create creates the replicas and their clients.
 func (c *cluster) create() error {
 	var members []string
-	for c.network127 == "" || c.taken() {
-		c.network127 = fmt.Sprintf("127.%d.%d", 64+rand.IntN(128), rand.IntN(256))
-	}
 	for i := range c.setting.Replicas {
 		r, err := newReplica(c, i)
 		if err != nil {
@@ -94,11 +97,9 @@ func (c *cluster) create() error {
 		c.replicas = append(c.replicas, r)
 		c.closers = append(c.closers, r.etcd.Close)
 		members = append(members, r.member()+"=http://"+r.advertised())
-		listener, err := c.network.Listen(r.advertised(), fmt.Sprintf("%s:%d", r.own(), peerPort), i, c.identify)
-		if err != nil {
+		if err := c.listen(r); err != nil {
 			return err
 		}
-		c.closers = append(c.closers, listener.Close)
 		configuration := c.pki.Admin(1) // Dial overrides the address
 		configuration.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return c.network.Dial(ctx, clients, i, fmt.Sprintf("%s:%d", r.own(), apiPort))
@@ -107,32 +108,10 @@ func (c *cluster) create() error {
 		if err != nil {
 			return err
 		}
-		c.clients = append(c.clients, client)
+		c.configurations, c.clients = append(c.configurations, configuration), append(c.clients, client)
 	}
 	c.initialMembers = strings.Join(members, ",")
 	return nil
-}
-
-// taken reports whether another process uses the addresses.
-func (c *cluster) taken() bool {
-	listener, err := net.Listen("tcp", fmt.Sprintf("%s.1:%d", c.network127, peerPort))
-	if err != nil {
-		return true
-	}
-	return listener.Close() != nil
-}
-
-// identify returns the replica that has opened a connection.
-func (c *cluster) identify(connection net.Conn) (int, bool) {
-	var pids []int
-	for _, r := range c.replicas {
-		pids = append(pids, r.pid())
-	}
-	pid, err := network.Owner(connection, slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return pid == 0 }))
-	if err != nil {
-		return 0, false
-	}
-	return slices.Index(pids, pid), true
 }
 
 // stop stops everything.
@@ -175,6 +154,22 @@ func probe(ctx context.Context, client rest.Interface) error {
 	return err
 }
 
+// describe logs what each member reports about itself. Then each process writes the stacks of its goroutines to its
+// log, and ends.
+func (c *cluster) describe() {
+	for _, r := range c.replicas {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout) //nolint:forbidigo // the context of the run has ended
+		status, err := r.etcd.Status(ctx, r.etcd.Endpoints()[0])
+		c.logf("replica %d, status: %v, %v", r.index, status, err)
+		list, err := r.etcd.MemberList(ctx, clientv3.WithSerializable())
+		c.logf("replica %d, members: %v, %v", r.index, list, err)
+		cancel()
+		if pid := r.pid(); pid != 0 {
+			_ = syscall.Kill(pid, syscall.SIGQUIT)
+		}
+	}
+}
+
 // members returns the members that a quorum agrees on.
 func (c *cluster) members(ctx context.Context) (*replica, []*etcdserverpb.Member, error) {
 	failures := []error{errors.New("no member answers")}
@@ -193,12 +188,12 @@ func (c *cluster) members(ctx context.Context) (*replica, []*etcdserverpb.Member
 	return nil, nil, errors.Join(failures...)
 }
 
-// steward replaces lost members and promotes learners, until ctx ends.
-func (c *cluster) steward(ctx context.Context) {
+// operate replaces lost members and promotes learners, until ctx ends.
+func (c *cluster) operate(ctx context.Context) {
 	last := ""
 	for check.Pause(ctx, 200*time.Millisecond) {
 		for _, r := range c.replicas {
-			if !r.isLost() {
+			if !r.mustBeReplaced() {
 				continue
 			}
 			if err := c.replace(ctx, r); err != nil && err.Error() != last {
@@ -260,8 +255,9 @@ func (r *replica) join(members []*etcdserverpb.Member, id uint64) error {
 	if err != nil {
 		return err
 	}
-	r.lost = false
+	r.lost, r.refused = false, false
 	r.replaced.Add(1)
+	r.damage.end(r)
 	r.logf("replica %d has a new member, %s", r.index, r.member())
 	r.notify()
 	return nil

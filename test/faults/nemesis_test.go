@@ -34,14 +34,16 @@ func (n *execution) note(format string, arguments ...any) {
 	n.logf("#%d "+format, append([]any{n.ID}, arguments...)...)
 }
 
-// acts returns the function that runs each kind of nemesis. The function returns when the nemesis has ended and its effect is
-// undone.
+// acts returns the function that runs each kind of nemesis. The function returns when the nemesis has ended and its
+// effect is undone.
 func acts() map[string]func(*execution) error {
 	return map[string]func(*execution) error{
 		"partition": (*execution).partition, "bridge": (*execution).bridge, "flap": (*execution).flap,
 		"delay": (*execution).delay, "reset": (*execution).reset, "clients": (*execution).cutClients,
-		"kill": (*execution).kill, "stop": (*execution).freeze, "memory": (*execution).limitMemory,
-		"power-loss": (*execution).losePower,
+		"packets": (*execution).disturbPackets,
+		"kill":    (*execution).kill, "stop": (*execution).freeze, "memory": (*execution).limitMemory,
+		"memory-pressure": (*execution).pressMemory,
+		"power-loss":      (*execution).losePower,
 		"slow-sync": onDisk(func(n *execution, f *disk.Faults, on bool) {
 			f.SyncDelay = 0
 			if on {
@@ -198,6 +200,18 @@ func (n *execution) delay() error {
 	return nil
 }
 
+// disturbPackets loses, repeats and reorders packets.
+func (n *execution) disturbPackets() error {
+	nodes := append(n.others(), clients)
+	n.between(nodes, func(r *network.Rule) {
+		r.Lose, r.Duplicate, r.Reorder = n.Number("lose"), n.Number("duplicate"), n.Number("reorder")
+		r.Lag = n.Duration("by")
+	})
+	n.wait()
+	n.between(nodes, func(r *network.Rule) { r.Lose, r.Duplicate, r.Reorder, r.Lag = 0, 0, 0, 0 })
+	return nil
+}
+
 func (n *execution) reset() error {
 	for check.Pause(n.end, n.Duration("every")) {
 		for _, r := range n.targets {
@@ -248,7 +262,7 @@ func (n *execution) freeze() error {
 func (n *execution) limitMemory() error {
 	restart := func(limit string) {
 		for _, r := range n.targets {
-			_ = r.hold(func() error { r.memory = limit; return nil }) // the change does not fail
+			_ = r.hold(func() error { r.softLimit = limit; return nil }) // the change does not fail
 			r.release()
 		}
 	}
@@ -258,6 +272,24 @@ func (n *execution) limitMemory() error {
 	return nil
 }
 
+// pressMemory limits the memory of the targets to a part of what they use. The kernel takes their pages of files away,
+// and may kill them again and again.
+func (n *execution) pressMemory() (err error) {
+	for _, r := range n.targets {
+		usage, failure := r.group.Usage()
+		if failure == nil {
+			usage, failure = r.group.Limit(int64(float64(usage) * n.Number("to")))
+		}
+		n.note("replica %d may use %d MiB", r.index, usage>>20)
+		err = errors.Join(err, failure)
+	}
+	n.wait()
+	for _, r := range n.targets {
+		err = errors.Join(err, r.group.Unlimit())
+	}
+	return err
+}
+
 func (n *execution) losePower() error {
 	for _, r := range n.targets {
 		r.volume.Halt()
@@ -265,8 +297,8 @@ func (n *execution) losePower() error {
 	return n.down(func(r *replica) error { return errors.Join(r.cutPower(disk.Loss(n.Options["lose"]), n), n.forget(r)) })
 }
 
-// forget removes what is known about a member outside its volume if the option "record" says so, as if its identity was not
-// checked.
+// forget removes what is known about a member outside its volume if the option "record" says so, as if its identity was
+// not checked.
 func (n *execution) forget(r *replica) error {
 	if n.Options["record"] != "lost" {
 		return nil
@@ -296,7 +328,9 @@ func (n *execution) compact() error {
 		if err != nil {
 			return err
 		}
-		if _, err := r.etcd.Compact(ctx, got.Header.Revision-n.random.Int64N(20), clientv3.WithCompactPhysical()); err != nil {
+		if _, err := r.etcd.Compact(
+			ctx, got.Header.Revision-n.random.Int64N(20), clientv3.WithCompactPhysical(),
+		); err != nil {
 			return err
 		}
 	}
@@ -312,8 +346,8 @@ func (n *execution) defragment() error {
 	return nil
 }
 
-// mayDestroy permits to destroy the data of a member if all members are there, or with the option "force". Two members whose data
-// is destroyed would lose the quorum.
+// mayDestroy permits to destroy the data of a member if all members are there, or with the option "force". Two members
+// whose data is destroyed would lose the quorum.
 func (n *execution) mayDestroy() error {
 	if n.Options["force"] != "" {
 		return nil
@@ -326,7 +360,10 @@ func (n *execution) destroy(change func(*replica) error) error {
 	if err := n.mayDestroy(); err != nil {
 		return err
 	}
-	return n.down(func(r *replica) error { return r.hold(func() error { return change(r) }) })
+	return n.down(func(r *replica) error {
+		r.damage.begin(r)
+		return r.hold(func() error { return change(r) })
+	})
 }
 
 // wipe empties a volume.
@@ -367,8 +404,8 @@ func (n *execution) ignoreSync() error {
 	return n.unsynced(func(f *disk.Faults) { f.IgnoreSync = true })
 }
 
-// failSync makes every fsync fail. A restarted process still reads the unwritten data from the page cache; only the loss of power
-// at the end of the nemesis shows that the disk does not have the data.
+// failSync makes every fsync fail. A restarted process still reads the unwritten data from the page cache; only the
+// loss of power at the end of the nemesis shows that the disk does not have the data.
 func (n *execution) failSync() error {
 	return n.unsynced(func(f *disk.Faults) { f.FailSync = true })
 }
@@ -378,6 +415,7 @@ func (n *execution) unsynced(set func(*disk.Faults)) error {
 		return err
 	}
 	for _, r := range n.targets {
+		r.damage.begin(r)
 		r.volume.Set(set)
 	}
 	n.wait()
@@ -389,6 +427,7 @@ func (n *execution) unsynced(set func(*disk.Faults)) error {
 
 // calm ends all faults, also those of nemeses that the end of the run has interrupted.
 func (c *cluster) calm() {
+	c.calmed.Store(true)
 	c.network.Heal()
 	for _, r := range c.replicas {
 		if r.volume != nil {

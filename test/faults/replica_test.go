@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -14,9 +16,12 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"quorate.dev/apiserver/config"
 	"quorate.dev/test/faults/disk"
+	"quorate.dev/test/faults/memory"
+	"quorate.dev/test/faults/workload"
 	"quorate.dev/test/history/check"
 	"quorate.dev/test/upstream"
 )
@@ -36,26 +41,20 @@ type replica struct {
 	index  int
 	volume *disk.Volume // nil: the data directory is a folder
 	etcd   *clientv3.Client
+	group  *memory.Group // nil: memory is not limited
 
 	mu         sync.Mutex
 	changed    chan struct{} // closed when any of the following changes
 	holds      int           // number of nemeses that keep the process from running
 	process    *upstream.Process
 	unmount    func() error
-	generation int      // number of members that this replica has had
-	joins      string   // --etcd-initial-cluster of a member that joins; "": the first one
-	memory     string   // GOMEMLIMIT
-	exits      []string // of processes that no nemesis has killed
-	lost       bool     // its data is not the data of its member, which must be replaced
+	generation int    // number of members that this replica has had
+	joins      string // --etcd-initial-cluster of a member that joins; "": the first one
+	softLimit  string // GOMEMLIMIT
+	exits      []int  // codes of processes that no nemesis has killed
+	lost       bool   // its data is not the data of its member, which must be replaced
+	refused    bool   // its member has acknowledged writes that the leader lacks
 }
-
-func (r *replica) address(offset int) string {
-	return fmt.Sprintf("%s.%d", r.network127, offset+r.index)
-}
-
-// advertised is the address of the proxy, own the address of the process.
-func (r *replica) advertised() string { return fmt.Sprintf("%s:%d", r.address(1), peerPort) }
-func (r *replica) own() string        { return r.address(21) }
 
 func (r *replica) member() string { return fmt.Sprintf("member-%d-%d", r.index, r.generation) }
 
@@ -75,9 +74,21 @@ func newReplica(c *cluster, index int) (*replica, error) {
 	if err := os.MkdirAll(r.folder(), 0o700); err != nil {
 		return nil, err
 	}
+	if c.setting.Memory {
+		group, err := memory.NewGroup(fmt.Sprintf("faults-%d-%d", os.Getpid(), index))
+		if err != nil {
+			return nil, err
+		}
+		r.group = group
+		c.closers = append(c.closers, group.Close)
+	}
+	dial := func(ctx context.Context, address string) (net.Conn, error) {
+		return c.network.Dial(ctx, steward, index, address)
+	}
 	var err error
 	r.etcd, err = clientv3.New(clientv3.Config{
 		Endpoints: []string{fmt.Sprintf("http://%s:%d", r.own(), clientPort)}, DialTimeout: callTimeout, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial)},
 	})
 	return r, err
 }
@@ -93,7 +104,7 @@ func (r *replica) keep(ctx context.Context) {
 	for ctx.Err() == nil {
 		r.mu.Lock()
 		process, changed := r.process, r.changed
-		if process == nil && r.holds == 0 && !r.lost {
+		if process == nil && r.holds == 0 {
 			if err := r.start(); err != nil {
 				r.logf("replica %d: %v", r.index, err)
 			}
@@ -127,13 +138,27 @@ func (r *replica) noteExit(process *upstream.Process) {
 	}
 	r.process = nil
 	code := process.ExitCode()
-	r.logf("replica %d exited with code %d: %s", r.index, code, reason(process))
-	r.exits = append(r.exits, fmt.Sprintf("code %d", code))
-	if (code == config.LostDataExitCode || code == config.DamagedDataExitCode) && r.setting.Replicas > 1 {
+	if len(r.exits) == 0 || r.exits[len(r.exits)-1] != code || !r.mustWait() {
+		r.logf("replica %d exited with code %d: %s", r.index, code, reason(process))
+	}
+	r.exits = append(r.exits, code)
+	if code == config.LostDataExitCode || code == config.DamagedDataExitCode && !r.diskFails() {
+		r.damage.claim(r, code, reason(process))
+	}
+	switch {
+	case r.setting.Replicas == 1:
+	case code == config.LostDataExitCode || code == config.DamagedDataExitCode:
 		r.lost = true
+	case code == config.LostWritesExitCode && !r.refused:
+		r.refused = true
+		r.damage.refuse(r, reason(process))
 	}
 	r.notify()
 }
+
+// diskFails reports whether the disk does not read or write, or has lost the power. A member that starts on such a disk
+// may take its data for damaged.
+func (r *replica) diskFails() bool { return r.volume != nil && r.volume.Fails() }
 
 // reason returns the last line of a log that looks like an error.
 func reason(process *upstream.Process) string {
@@ -161,18 +186,19 @@ func (r *replica) start() error {
 		return err
 	}
 	environment := []string{config.MemberRecordVariable + "=" + string(record)}
-	if r.memory != "" {
-		environment = append(environment, "GOMEMLIMIT="+r.memory)
+	if r.softLimit != "" {
+		environment = append(environment, "GOMEMLIMIT="+r.softLimit)
 	}
 	options := upstream.Options{Directory: r.folder(), PKI: r.pki, Arguments: r.arguments()}
-	process, err := upstream.Run("quorate", r.binary, r.folder(), environment,
-		append([]string{"apiserver"}, options.Flags(apiPort)...))
-	if err != nil {
+	return r.inNamespace(func() (err error) {
+		r.process, err = upstream.Run("quorate", r.binary, r.folder(), environment,
+			append([]string{"apiserver"}, options.Flags(apiPort)...))
+		r.notify()
+		if err == nil && r.group != nil {
+			err = r.group.Add(r.process.PID)
+		}
 		return err
-	}
-	r.process = process
-	r.notify()
-	return nil
+	})
 }
 
 func (r *replica) arguments() []string {
@@ -184,7 +210,7 @@ func (r *replica) arguments() []string {
 		state = "existing"
 	}
 	client := fmt.Sprintf("http://%s:%d", r.own(), clientPort)
-	return append([]string{
+	return slices.Concat([]string{
 		"--bind-address=" + r.own(), "--etcd-data-dir=" + filepath.Join(r.data(), "member"),
 		"--etcd-name=" + r.member(), fmt.Sprintf("--etcd-listen-peer-urls=http://%s:%d", r.own(), peerPort),
 		"--etcd-initial-advertise-peer-urls=http://" + r.advertised(), "--etcd-allow-insecure-transport",
@@ -192,7 +218,7 @@ func (r *replica) arguments() []string {
 		"--etcd-listen-client-urls=" + client, "--etcd-advertise-client-urls=" + client,
 		"--etcd-heartbeat-interval=100ms", "--etcd-election-timeout=1s", "--etcd-compaction-interval=20s",
 		"--etcd-snapshot-count=500",
-	}, r.flags...)
+	}, workload.Flags(), r.flags)
 }
 
 // attach mounts the volume, if it is not mounted.
@@ -293,8 +319,19 @@ func (r *replica) fresh(cluster func(name string) string) error {
 // forget removes what is known about the member outside its volume.
 func (r *replica) forget() error { return os.RemoveAll(r.record()) }
 
-func (r *replica) isLost() bool {
+// mustWait reports whether the member waits for its replacement. The lock is held.
+func (r *replica) mustWait() bool { return r.lost || r.refused }
+
+// mustBeReplaced reports whether the operator replaces the member, or an administrator does, who keeps a member with
+// acknowledged writes that are lost until all faults have ended.
+func (r *replica) mustBeReplaced() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.lost
+	return r.lost || r.refused && r.calmed.Load()
+}
+
+func (r *replica) exitCodes() []int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.exits)
 }

@@ -1,6 +1,7 @@
-// Package history records the observations of concurrent clients of three replicas with embedded etcd members, or on the
-// store that QUORATE_STORE selects, while replicas are killed and etcd is compacted. It checks that one order of writes explains them: each object is
-// linearizable, watches miss, repeat and reorder nothing, and consistent lists show exactly one revision.
+// Package history records the observations of concurrent clients of three replicas with embedded etcd members, or on
+// the store that QUORATE_STORE selects, while replicas are killed and etcd is compacted. It checks that one order of
+// writes explains them: each object is linearizable, watches miss, repeat and reorder nothing, and consistent lists
+// show exactly one revision.
 package history
 
 import (

@@ -130,8 +130,8 @@ func (r *replicas) end() {
 	}
 }
 
-// kill kills and restarts replicas until ctx ends: usually one, sometimes two, which loses the quorum. All run in the end.
-// It returns at once; the returned function waits for the end and returns the number of kills.
+// kill kills and restarts replicas until ctx ends: usually one, sometimes two, which loses the quorum. All run in the
+// end. It returns at once; the returned function waits for the end and returns the number of kills.
 func (r *replicas) kill(ctx context.Context, p plan, seed uint64) func() int {
 	kills := 0
 	ended := make(chan struct{})

@@ -1,5 +1,5 @@
-// Package invariants checks what an operator did to one cluster. Check is a pure function over the observed history, so
-// that simulations and runs with real processes are judged by the same rules.
+// Package invariants checks the actions of an operator on one cluster. Check is a pure function of the observed
+// history, so that the same rules apply to simulations and to runs with real processes.
 package invariants
 
 import (
@@ -9,29 +9,29 @@ import (
 
 // Voter is a voting etcd member.
 type Voter struct {
-	Healthy bool // its process runs and answers
+	Healthy bool // the process of the member runs and responds
 	Claim   bool // its PersistentVolumeClaim exists
 }
 
-// Signer is what signs certificates or tokens, and what replicas trust, in one Secret.
+// Signer describes, for one Secret, which authority or key signs certificates or tokens, and which ones are trusted.
 type Signer struct {
 	Current string   // fingerprint of the authority or key that signs
 	Trusted []string // fingerprints of all authorities or keys whose signatures are accepted
 }
 
-// State is a cluster as observed after a step.
+// State is the state of a cluster after a step.
 type State struct {
 	Voters   map[string]Voter
 	Learners []string
-	// Stopping means that the user has asked to stop all replicas, by hibernation or a recovery.
+	// Stopping says that the user has requested to stop all replicas, by hibernation or a recovery.
 	Stopping bool
-	// Acknowledged is the revision of the last write that a client has seen succeed. Readable is the revision that
-	// clients read, or -1 without a quorum.
+	// Acknowledged is the revision of the last write whose success a client has seen. Readable is the revision that
+	// clients can read, or -1 without a quorum.
 	Acknowledged, Readable int64
-	Signers                map[string]Signer // by Secret; without those that do not exist
+	Signers                map[string]Signer // signer of each Secret that exists
 }
 
-// Quorum reports whether most voters are healthy.
+// Quorum reports whether more than half of the voters are healthy.
 func (s State) Quorum() bool {
 	healthy := 0
 	for _, voter := range s.Voters {
@@ -44,15 +44,15 @@ func (s State) Quorum() bool {
 
 // Step is a change of the cluster.
 type Step struct {
-	Operator bool // made by an operator; otherwise by the environment
+	Operator bool // an operator has made the change; false: the environment has
 	Action   string
 	After    State
 }
 
-// Check returns the violations of a history, in its order.
+// Check returns the violations in a history, in the order of the history.
 func Check(history []Step) []error {
 	var errs []error
-	signers := map[string]Signer{} // as last seen, also of deleted Secrets
+	signers := map[string]Signer{} // last seen state of each signer, also of deleted Secrets
 	for i, step := range history {
 		found := always(step.After)
 		if step.Operator {
@@ -73,7 +73,7 @@ func Check(history []Step) []error {
 	return errs
 }
 
-// always returns the violations of a state, whatever has led to it.
+// always returns the violations in a state that are independent of the step before.
 func always(s State) (found []string) {
 	if s.Readable >= 0 && s.Readable < s.Acknowledged {
 		found = append(found, fmt.Sprintf("acknowledged writes are lost: revision %d of %d", s.Readable, s.Acknowledged))
@@ -84,7 +84,7 @@ func always(s State) (found []string) {
 	return found
 }
 
-// byOperator returns the violations of a step of an operator.
+// byOperator returns the violations in a step of an operator.
 func byOperator(before, after State) (found []string) {
 	var removed []string
 	for name, voter := range before.Voters {
@@ -109,7 +109,8 @@ func byOperator(before, after State) (found []string) {
 	return found
 }
 
-// signing returns the violations of credentials: what signed before stays trusted in the step that replaces it.
+// signing returns the violations concerning credentials: the signer before a step must still be trusted after the step
+// that replaces it.
 func signing(before map[string]Signer, after State) (found []string) {
 	for name, signer := range after.Signers {
 		former := before[name].Current

@@ -26,7 +26,7 @@ func TestCheck(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		before, after State
-		want          string // of the step of an operator; "" if it is safe
+		want          string // violation in the step of an operator; "": none
 	}{
 		"restart":                  {state(3, 3), state(3, 2), ""},
 		"restart of a second":      {state(3, 2), state(3, 1), "quorum was lost"},
@@ -56,7 +56,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A Secret that was deleted in between has to trust what it contained before.
+// TestDeletedSigner checks that a Secret that was deleted and created again has to trust the signer that it contained
+// before.
 func TestDeletedSigner(t *testing.T) {
 	former, none, next := state(1, 1), state(1, 1), state(1, 1)
 	former.Signers = map[string]Signer{"ca": {Current: "1", Trusted: []string{"1"}}}

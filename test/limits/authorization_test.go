@@ -42,7 +42,8 @@ func (w *webhook) ServeHTTP(response http.ResponseWriter, r *http.Request) {
 }
 
 // TestAnonymousClientsCannotFloodAuthorization sends requests without credentials while the authorization webhook does
-// not answer: the calls that wait for it are bounded by the seats of the priority level, and the other requests are refused.
+// not answer: the calls that wait for it are bounded by the seats of the priority level, and the other requests are
+// refused.
 func TestAnonymousClientsCannotFloodAuthorization(t *testing.T) {
 	hook := &webhook{release: make(chan struct{})}
 	listener := httptest.NewServer(hook)

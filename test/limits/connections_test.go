@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestIdleConnectionsLeaveDescriptors opens more connections than the process may have files. The etcd member must still
-// save snapshots, and users must still be served, on new connections too.
+// TestIdleConnectionsLeaveDescriptors opens more connections than the process may have files. The etcd member must
+// still save snapshots, and users must still be served, on new connections too.
 func TestIdleConnectionsLeaveDescriptors(t *testing.T) {
 	s := start(t, []string{"--etcd-snapshot-count=20"}, "sh", "-c", `ulimit -n 300 && exec "$@"`, "sh")
 	address, err := url.Parse(s.Admin.Host)
@@ -48,7 +48,8 @@ func TestIdleConnectionsLeaveDescriptors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code, _, err := get(t.Context(), client, fresh.Host+"/api/v1/namespaces/default"); err != nil || code != http.StatusOK {
+	if code, _, err := get(t.Context(), client, fresh.Host+"/api/v1/namespaces/default"); err != nil ||
+		code != http.StatusOK {
 		t.Errorf("a user on a new connection: %d, %v", code, err)
 	}
 }

@@ -29,12 +29,22 @@ const patience = 2 * time.Minute
 // server is an API server with a client of the administrator.
 type server struct {
 	*upstream.APIServer
-	pki   *upstream.PKI
-	admin *kubernetes.Clientset
+	pki     *upstream.PKI
+	options upstream.Options
+	admin   *kubernetes.Clientset
 }
 
 // start starts this project's server.
 func start(t *testing.T, arguments []string, wrapper ...string) *server {
+	t.Helper()
+	s := newServer(t, arguments, wrapper...)
+	s.launch(t)
+	s.StopAfter(t)
+	return s
+}
+
+// newServer returns a server that launch starts.
+func newServer(t *testing.T, arguments []string, wrapper ...string) *server {
 	t.Helper()
 	upstream.NeedsProcesses(t)
 	pki, err := upstream.NewPKI(t.TempDir())
@@ -42,25 +52,34 @@ func start(t *testing.T, arguments []string, wrapper ...string) *server {
 		t.Fatal(err)
 	}
 	options := upstream.Options{Directory: t.TempDir(), PKI: pki, Arguments: arguments, Wrapper: wrapper}
-	launch := upstream.StartQuorate
-	if os.Getenv("QUORATE_LIMITS_UPSTREAM") != "" { // how kube-apiserver does, for comparison
+	if isUpstream() { // how kube-apiserver does, for comparison
 		etcd, err := upstream.StartEtcd(t.Context(), t.TempDir())
 		if err != nil {
 			t.Fatal(err)
 		}
 		etcd.StopAfter(t)
-		options.Etcd, launch = etcd.Endpoint, upstream.StartKubernetes
+		options.Etcd = etcd.Endpoint
 	}
-	started, err := launch(t.Context(), options)
-	if err != nil {
+	return &server{pki: pki, options: options}
+}
+
+// isUpstream reports whether the tests start kube-apiserver.
+func isUpstream() bool { return os.Getenv("QUORATE_LIMITS_UPSTREAM") != "" }
+
+// launch starts the server, or starts it again with the data that it has stored.
+func (s *server) launch(t *testing.T) {
+	t.Helper()
+	launch := upstream.StartQuorate
+	if isUpstream() {
+		launch = upstream.StartKubernetes
+	}
+	var err error
+	if s.APIServer, err = launch(t.Context(), s.options); err != nil {
 		t.Fatal(err)
 	}
-	started.StopAfter(t)
-	admin, err := kubernetes.NewForConfig(rest.CopyConfig(started.Admin))
-	if err != nil {
+	if s.admin, err = kubernetes.NewForConfig(rest.CopyConfig(s.Admin)); err != nil {
 		t.Fatal(err)
 	}
-	return &server{started, pki, admin}
 }
 
 // anonymous returns a client without credentials that opens a connection for each request.

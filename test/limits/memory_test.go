@@ -24,8 +24,8 @@ import (
 // memoryLimit is the limit of the server in bytes. An idle server needs a quarter of it.
 const memoryLimit = 512 << 20
 
-// confine returns the command that runs another one in a new cgroup with a memory limit or, if this process may not create
-// one, with the limit in GOMEMLIMIT.
+// confine returns the command that runs another one in a new cgroup with a memory limit or, if this process may not
+// create one, with the limit in GOMEMLIMIT.
 func confine(t *testing.T) []string {
 	t.Helper()
 	for _, hierarchy := range []struct{ mount, controller, limit string }{
@@ -59,8 +59,8 @@ func cgroup(mount, controller string) (string, error) {
 	return "", errors.New("no such hierarchy")
 }
 
-// TestHostileLoadDoesNotExhaustMemory sends many requests that take much memory to a server with little. The server must
-// stay alive, and serve health checks and leases.
+// TestHostileLoadDoesNotExhaustMemory sends many requests that take much memory to a server with little. The server
+// must stay alive, and serve health checks and leases.
 func TestHostileLoadDoesNotExhaustMemory(t *testing.T) {
 	s := start(t, nil, confine(t)...)
 	value := map[string]string{"key": strings.Repeat("x\ny", 200_000)}
@@ -143,7 +143,8 @@ func renew(t *testing.T, s *server, done <-chan struct{}) (times int) {
 		t.Fatal(err)
 	}
 	leases := node.CoordinationV1().Leases("default")
-	lease, err := leases.Create(t.Context(), &coordination.Lease{ObjectMeta: meta.ObjectMeta{Name: "lease"}}, meta.CreateOptions{})
+	lease, err := leases.Create(t.Context(), &coordination.Lease{ObjectMeta: meta.ObjectMeta{Name: "lease"}},
+		meta.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

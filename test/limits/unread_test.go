@@ -90,8 +90,8 @@ func (c *unread) get(t *testing.T, path string, headers ...string) {
 	}
 }
 
-// TestUnreadResponsesDelayNoOtherUser leaves 400 responses unread. Another user of the same priority level must not wait, and
-// the server must end the responses.
+// TestUnreadResponsesDelayNoOtherUser leaves 400 responses unread. Another user of the same priority level must not
+// wait, and the server must end the responses.
 func TestUnreadResponsesDelayNoOtherUser(t *testing.T) {
 	s := start(t, []string{"--max-requests-inflight=40", "--max-mutating-requests-inflight=20"})
 	alice, bob := s.as(t, "alice"), s.as(t, "bob")

@@ -35,7 +35,8 @@ func TestFamilies(t *testing.T) {
 		PKI: pki, Directory: filepath.Join(directory, "kubernetes"), Etcd: etcd.Endpoint,
 	})
 	got := loaded(t, upstream.StartQuorate, hooks, upstream.Options{
-		PKI: pki, Directory: filepath.Join(directory, "quorate"), Etcd: etcd.Endpoint, Arguments: []string{"--etcd-prefix=/quorate"},
+		PKI: pki, Directory: filepath.Join(directory, "quorate"), Etcd: etcd.Endpoint,
+		Arguments: []string{"--etcd-prefix=/quorate"},
 	})
 	for endpoint := range want.checks {
 		if !slices.Equal(got.checks[endpoint], want.checks[endpoint]) {
@@ -167,7 +168,8 @@ func useReads(t *testing.T, config *rest.Config) {
 	for _, path := range []string{
 		"/api/v1/namespaces?limit=2", "/api/v1/pods?fieldSelector=spec.nodeName=n", "/api/v1/namespaces?resourceVersion=0",
 		"/api/v1/pods?watch=1&timeoutSeconds=1&resourceVersion=0", "/openapi/v2", "/openapi/v3", "/apis", "/version",
-		"/apis/apps/v1/deployments", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/livez", "/healthz", "/metrics",
+		"/apis/apps/v1/deployments", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/livez",
+		"/healthz", "/metrics",
 	} {
 		get(t, config, path)
 	}

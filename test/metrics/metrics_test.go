@@ -62,7 +62,9 @@ func promised(t *testing.T, levels ...string) []promise {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(directory)), "test/instrumentation/testdata/stable-metrics-list.yaml"))
+	data, err :=
+		os.ReadFile(filepath.Join(strings.TrimSpace(string(directory)),
+			"test/instrumentation/testdata/stable-metrics-list.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +74,8 @@ func promised(t *testing.T, levels ...string) []promise {
 	}
 	for _, p := range all {
 		name := p.fullName()
-		if slices.Contains(levels, p.StabilityLevel) && (strings.HasPrefix(name, "apiserver_") || strings.HasPrefix(name, "kubernetes_")) {
+		if slices.Contains(levels, p.StabilityLevel) &&
+			(strings.HasPrefix(name, "apiserver_") || strings.HasPrefix(name, "kubernetes_")) {
 			ours = append(ours, p)
 		}
 	}
@@ -122,11 +125,12 @@ func TestStableMetrics(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"etcd_request_duration_seconds", "etcd_requests_total", "apiserver_resource_objects", "apiserver_request_sli_duration_seconds",
-		"apiserver_client_certificate_expiration_seconds", "go_goroutines", "process_cpu_seconds_total", "process_resident_memory_bytes",
-		"etcd_server_has_leader", "etcd_server_leader_changes_seen_total", "etcd_server_proposals_failed_total",
-		"etcd_disk_wal_fsync_duration_seconds", "etcd_disk_backend_commit_duration_seconds",
-		"etcd_mvcc_db_total_size_in_bytes", "etcd_network_client_grpc_received_bytes_total", "grpc_server_handled_total",
+		"etcd_request_duration_seconds", "etcd_requests_total", "apiserver_resource_objects",
+		"apiserver_request_sli_duration_seconds", "apiserver_client_certificate_expiration_seconds", "go_goroutines",
+		"process_cpu_seconds_total", "process_resident_memory_bytes", "etcd_server_has_leader",
+		"etcd_server_leader_changes_seen_total", "etcd_server_proposals_failed_total", "etcd_disk_wal_fsync_duration_seconds",
+		"etcd_disk_backend_commit_duration_seconds", "etcd_mvcc_db_total_size_in_bytes",
+		"etcd_network_client_grpc_received_bytes_total", "grpc_server_handled_total",
 	} {
 		if exported[name] == nil {
 			t.Errorf("%s, which dashboards rely on, is missing", name)
@@ -138,7 +142,9 @@ func TestStableMetrics(t *testing.T) {
 		}
 	}
 	checkMixins(t, exported)
-	if got := quantiles(exported["apiserver_admission_step_admission_duration_seconds_summary"]); !slices.Equal(got, []float64{0.5, 0.9, 0.99}) {
+	if got := quantiles(
+		exported["apiserver_admission_step_admission_duration_seconds_summary"],
+	); !slices.Equal(got, []float64{0.5, 0.9, 0.99}) {
 		t.Errorf("the summary of admission has quantiles %v", got)
 	}
 	if value(exported["apiserver_storage_objects"], "resource", "namespaces") < 4 {
@@ -147,7 +153,8 @@ func TestStableMetrics(t *testing.T) {
 	if value(exported["apiserver_storage_size_bytes"], "storage_cluster_id", "etcd-0") <= 0 {
 		t.Error("the database has no size")
 	}
-	if value(exported["kubernetes_feature_enabled"], "name", "APIServerIdentity") != 1 || value(exported["kubernetes_feature_enabled"], "name", "AllAlpha") != 0 {
+	if value(exported["kubernetes_feature_enabled"], "name", "APIServerIdentity") != 1 ||
+		value(exported["kubernetes_feature_enabled"], "name", "AllAlpha") != 0 {
 		t.Error("features are not told of")
 	}
 	if value(exported["apiserver_requested_deprecated_apis"], "resource", "endpoints") != 1 {
@@ -167,9 +174,10 @@ func useStrangeNames(t *testing.T, config *rest.Config) {
 	strangeConfig := rest.CopyConfig(config)
 	strangeConfig.UserAgent = strange
 	for _, path := range []string{
-		"/strange", "/healthz/strange", "/apis/strange", "/apis/strange/v1", "/apis/strange/v1/strange", "/apis/apps/strange/deployments",
-		"/api/v1/strange", "/api/v1/namespaces/strange", "/api/v1/namespaces/strange/pods", "/api/v1/namespaces/strange/pods/strange",
-		"/api/v1/namespaces/default/pods/strange/strange", "/api/v1/namespaces/default/configmaps?dryRun=strange",
+		"/strange", "/healthz/strange", "/apis/strange", "/apis/strange/v1", "/apis/strange/v1/strange",
+		"/apis/apps/strange/deployments", "/api/v1/strange", "/api/v1/namespaces/strange", "/api/v1/namespaces/strange/pods",
+		"/api/v1/namespaces/strange/pods/strange", "/api/v1/namespaces/default/pods/strange/strange",
+		"/api/v1/namespaces/default/configmaps?dryRun=strange",
 		"/api/v1/namespaces/default/configmaps/a?fieldValidation=strange&fieldManager=strange", "/api/strange/configmaps",
 		"/api/v1/configmaps?labelSelector=strange&fieldSelector=metadata.name=strange",
 	} {
@@ -325,7 +333,10 @@ func forget(t *testing.T, config *rest.Config) {
 	}
 	use(t, config)
 	exported := scrape(t, config)
-	for _, name := range []string{"apiserver_request_total", "apiserver_request_duration_seconds", "apiserver_response_sizes", "apiserver_admission_step_admission_duration_seconds"} {
+	for _, name := range []string{
+		"apiserver_request_total", "apiserver_request_duration_seconds", "apiserver_response_sizes",
+		"apiserver_admission_step_admission_duration_seconds",
+	} {
 		if exported[name] == nil {
 			t.Errorf("%s is not measured any more", name)
 		}
@@ -429,8 +440,10 @@ func use(t *testing.T, config *rest.Config) {
 	} {
 		get(t, config, path)
 	}
-	get(t, config, "/api/v1/namespaces?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
-	do(t, config, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}`)
+	get(t, config,
+		"/api/v1/namespaces?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
+	do(t, config, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All",
+		`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}`)
 	limited := rest.CopyConfig(config) // the administrator is exempt from priority and fairness
 	limited.Impersonate = rest.ImpersonationConfig{UserName: "jane", Groups: []string{"system:authenticated"}}
 	get(t, limited, "/version")

@@ -72,7 +72,9 @@ func (r *receiver) Export(
 func (r *receiver) await(t *testing.T, name string, has func(*traces.Span) bool) *traces.Span {
 	t.Helper()
 	var found *traces.Span
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 8*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 8*time.Second, true, func(
+		context.Context,
+	) (bool, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		index := slices.IndexFunc(r.spans, func(span *traces.Span) bool { return span.Name == name && has(span) })
@@ -111,8 +113,11 @@ const (
 	ordinaryTrace   = "1af7651916cd43dd8448eb211c80319c"
 )
 
-// traced sends requests that belong to traces and returns the spans of an ordinary and of a privileged client's request.
-func traced(t *testing.T, launch upstream.Launch, pki *upstream.PKI, hooks *webhook, directory string) (*receiver, [2]*traces.Span) {
+// traced sends requests that belong to traces and returns the spans of an ordinary and of a privileged client's
+// request.
+func traced(
+	t *testing.T, launch upstream.Launch, pki *upstream.PKI, hooks *webhook, directory string,
+) (*receiver, [2]*traces.Span) {
 	t.Helper()
 	spans := newReceiver(t)
 	configuration := filepath.Join(t.TempDir(), "tracing.yaml")
@@ -130,7 +135,9 @@ func traced(t *testing.T, launch upstream.Launch, pki *upstream.PKI, hooks *webh
 	}
 	etcd.StopAfter(t)
 	server, err := launch(t.Context(), upstream.Options{
-		PKI: pki, Directory: directory, Etcd: etcd.Endpoint, Arguments: []string{"--tracing-config-file=" + configuration, "--v=3"},
+		PKI: pki, Directory: directory, Etcd: etcd.Endpoint, Arguments: []string{
+			"--tracing-config-file=" + configuration, "--v=3",
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +207,9 @@ func TestTracing(t *testing.T) {
 		}
 	}
 	line := accessLine(t, filepath.Join(directory, "quorate", "quorate.log"), "msg=HTTP ")
-	if wanted := accessLine(t, filepath.Join(directory, "kubernetes", "kube-apiserver.log"), `"HTTP" `); !slices.Equal(line, wanted) {
+	if wanted := accessLine(
+		t, filepath.Join(directory, "kubernetes", "kube-apiserver.log"), `"HTTP" `,
+	); !slices.Equal(line, wanted) {
 		t.Errorf("a request is logged with the keys %v, want %v", line, wanted)
 	}
 }
@@ -217,7 +226,8 @@ func accessLine(t *testing.T, file, mark string) []string {
 	}
 	for line := range strings.Lines(string(log)) {
 		_, values, found := strings.Cut(line, mark)
-		if !found || !strings.Contains(values, "/api/v1/namespaces/default/configmaps") || !strings.Contains(values, " resp=201") {
+		if !found || !strings.Contains(values, "/api/v1/namespaces/default/configmaps") ||
+			!strings.Contains(values, " resp=201") {
 			continue
 		}
 		var names []string

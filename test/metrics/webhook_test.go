@@ -44,11 +44,12 @@ func (h *webhook) install(t *testing.T, config *rest.Config) {
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.server.Certificate().Raw})
 	const prefix = "/apis/admissionregistration.k8s.io/v1/"
 	for _, kind := range []string{"mutating", "validating"} {
-		do(t, config, http.MethodPost, prefix+kind+"webhookconfigurations", fmt.Sprintf(`{"metadata":{"name":"a"},"webhooks":[{
+		do(t, config, http.MethodPost, prefix+kind+"webhookconfigurations",
+			fmt.Sprintf(`{"metadata":{"name":"a"},"webhooks":[{
 			"name":"a.example.com","admissionReviewVersions":["v1"],"sideEffects":"None","clientConfig":{"url":%q,"caBundle":%q},
 			"matchConditions":[{"name":"always","expression":"true"}],
 			"rules":[{"operations":["*"],"apiGroups":[""],"apiVersions":["*"],"resources":["configmaps"]}]}]}`,
-			h.server.URL, base64.StdEncoding.EncodeToString(authority)))
+				h.server.URL, base64.StdEncoding.EncodeToString(authority)))
 	}
 	do(t, config, http.MethodPost, prefix+"validatingadmissionpolicies", `{"metadata":{"name":"a"},"spec":{
 		"matchConstraints":{"resourceRules":[{"operations":["*"],"apiGroups":[""],"apiVersions":["*"],"resources":["configmaps"]}]},

@@ -11,7 +11,7 @@ import (
 
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/lazy"
-	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/change"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -35,7 +35,7 @@ const currentCustom = `{"apiVersion":"example.com/v1","kind":"Widget",
 	"spec":{"size":3,"free":{"a":"b"},"set":["x","y"],"keyed":[{"name":"a","value":"1"},{"name":"b"}]}}`
 
 // newCustom returns the target of a custom resource.
-func newCustom(t testing.TB) registry.Target {
+func newCustom(t testing.TB) resource.Target {
 	t.Helper()
 	builder, err := crd.NewBuilder(&lazy.Set{}, nil, clock.RealClock{})
 	if err != nil {
@@ -71,7 +71,7 @@ func FuzzCustomPatch(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, how, validation uint8, data []byte) {
-		patch := registry.Patch{
+		patch := change.Patch{
 			Type: types[int(how)%len(types)], Data: data, Manager: manager, Force: validation&0x40 != 0,
 			Validation: []resource.FieldValidation{resource.Ignore, resource.Warn, resource.Strict}[int(validation)%3],
 		}

@@ -27,7 +27,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/registry/change"
 	ownrequest "quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -62,7 +62,7 @@ var subjects = []struct{ group, version, resource, json string }{
 
 // kind is what objects of one resource are patched with.
 type kind struct {
-	target  registry.Target
+	target  resource.Target
 	scope   *handlers.RequestScope
 	current runtime.Object // internal
 }
@@ -84,8 +84,8 @@ func newKinds(t testing.TB) []*kind {
 	return kinds
 }
 
-func targetOf(match resource.Match) registry.Target {
-	return registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: namespace, Name: name}
+func targetOf(match resource.Match) resource.Target {
+	return resource.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: namespace, Name: name}
 }
 
 // object is the current one, as it was applied by another manager.
@@ -106,7 +106,7 @@ func (k *kind) object(t testing.TB, text string) runtime.Object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	applied := registry.Patch{Type: types.ApplyYAMLPatchType, Data: configuration, Manager: "one"}
+	applied := change.Patch{Type: types.ApplyYAMLPatchType, Data: configuration, Manager: "one"}
 	object, err := applied.Apply(t.Context(), k.target, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -183,12 +183,12 @@ func (r *recorder) AddWarning(_, text string) {
 func (p patch) ours(ctx context.Context) (answer, error) {
 	warnings := &recorder{}
 	ctx = warning.WithWarningRecorder(ctx, warnings)
-	change := registry.Patch{Type: p.patchType, Data: p.data, Manager: manager, Force: p.force, Validation: p.validation}
+	sent := change.Patch{Type: p.patchType, Data: p.data, Manager: manager, Force: p.force, Validation: p.validation}
 	var current runtime.Object
 	if !p.missing {
 		current = p.kind.current.DeepCopyObject()
 	}
-	object, err := change.Apply(ctx, p.kind.target, current)
+	object, err := sent.Apply(ctx, p.kind.target, current)
 	if err != nil {
 		return answer{Status: ownrequest.StatusOf(err), Warnings: warnings.warnings}, nil
 	}

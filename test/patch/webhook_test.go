@@ -29,7 +29,6 @@ import (
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/admission/plugins"
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serviceresolver"
 )
@@ -37,7 +36,7 @@ import (
 // webhookTarget is a kind with a webhook that mutates and one that validates. Both respond with the same body.
 type webhookTarget struct {
 	chain     *admission.Chain
-	target    registry.Target
+	target    resource.Target
 	responses atomic.Pointer[func(uid string) []byte]
 }
 
@@ -64,7 +63,9 @@ func newWebhookTarget(t testing.TB) *webhookTarget {
 	*self.Service.Port = 443
 	all := []admissionregistrationv1.RuleWithOperations{{
 		Operations: []admissionregistrationv1.OperationType{"*"},
-		Rule:       admissionregistrationv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*/*"}},
+		Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*/*"},
+		},
 	}}
 	fail, none, seconds := admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone, int32(10)
 	client := fake.NewClientset(
@@ -72,15 +73,17 @@ func newWebhookTarget(t testing.TB) *webhookTarget {
 		&admissionregistrationv1.MutatingWebhookConfiguration{
 			ObjectMeta: metav1.ObjectMeta{Name: "m"},
 			Webhooks: []admissionregistrationv1.MutatingWebhook{{
-				Name: "m.example.com", ClientConfig: self, Rules: all, FailurePolicy: &fail, SideEffects: &none, TimeoutSeconds: &seconds,
-				AdmissionReviewVersions: []string{"v1"}, NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
+				Name: "m.example.com", ClientConfig: self, Rules: all, FailurePolicy: &fail,
+				SideEffects: &none, TimeoutSeconds: &seconds, AdmissionReviewVersions: []string{"v1"},
+				NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
 			}},
 		},
 		&admissionregistrationv1.ValidatingWebhookConfiguration{
 			ObjectMeta: metav1.ObjectMeta{Name: "v"},
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-				Name: "v.example.com", ClientConfig: self, Rules: all, FailurePolicy: &fail, SideEffects: &none, TimeoutSeconds: &seconds,
-				AdmissionReviewVersions: []string{"v1"}, NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
+				Name: "v.example.com", ClientConfig: self, Rules: all, FailurePolicy: &fail,
+				SideEffects: &none, TimeoutSeconds: &seconds, AdmissionReviewVersions: []string{"v1"},
+				NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
 			}},
 		},
 	)
@@ -89,8 +92,9 @@ func newWebhookTarget(t testing.TB) *webhookTarget {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	made, err := plugins.New(plugins.Options{
 		Selection: plugins.Selection{Control: []string{plugins.MutatingAdmissionWebhook, plugins.ValidatingAdmissionWebhook}},
-		Client:    client, Dynamic: dynamic.New(nil), Informers: factory, Parameters: factory, Services: webhook.NewDefaultServiceResolver(),
-		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(), Serves: func(schema.GroupVersionResource) bool { return true },
+		Client:    client, Dynamic: dynamic.New(nil), Informers: factory, Parameters: factory,
+		Services: webhook.NewDefaultServiceResolver(), Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Serves:         func(schema.GroupVersionResource) bool { return true },
 		Authentication: serviceresolver.Clients{Local: w, MaxResponse: 1 << 20}.Wrap, Stopped: t.Context().Done(),
 	})
 	if err != nil {
@@ -126,7 +130,8 @@ func (w *webhookTarget) awaitCalls(t testing.TB) {
 func (w *webhookTarget) admit(t testing.TB, respond func(uid string) []byte) error {
 	t.Helper()
 	w.responses.Store(&respond)
-	pod, _, _, err := w.target.Version.Codec.Decode([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"default",
+	pod, _, _, err :=
+		w.target.Version.Codec.Decode([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"default",
 		"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i","env":[{"name":"A","value":"1"}]}]}}`), "application/json", resource.Ignore)
 	if err != nil {
 		t.Fatal(err)
@@ -148,17 +153,20 @@ func (w *webhookTarget) admit(t testing.TB, respond func(uid string) []byte) err
 func FuzzWebhookPatch(f *testing.F) {
 	for _, text := range []string{
 		`[]`, `null`, `{}`, `[{"op":"test","path":""}]`, `[{"op":"add","path":"/metadata/annotations","value":{"a":"b"}}]`,
-		`[{"op":"replace","path":"","value":null}]`, `[{"op":"remove","path":"/spec"}]`, `[{"op":"copy","from":"/spec","path":"/spec/x"}]`,
-		`[{"op":"add","path":"/spec/containers/-","value":{"name":"d"}}]`, `[{"op":"add","path":"/spec/containers/9223372036854775807","value":{}}]`,
-		`[{"op":"move","from":"/spec/containers/0","path":"/spec/containers/-1"}]`, `[{"op":"test","path":"/spec/containers/0"}]`,
-		`[{"op":"replace","path":"/kind","value":"Secret"}]`, `[{"op":"add","path":"/spec/containers/0/env/0/value"}]`, `[{"op":"copy","from":"","path":"/metadata/x"}]`,
+		`[{"op":"replace","path":"","value":null}]`, `[{"op":"remove","path":"/spec"}]`,
+		`[{"op":"copy","from":"/spec","path":"/spec/x"}]`, `[{"op":"add","path":"/spec/containers/-","value":{"name":"d"}}]`,
+		`[{"op":"add","path":"/spec/containers/9223372036854775807","value":{}}]`,
+		`[{"op":"move","from":"/spec/containers/0","path":"/spec/containers/-1"}]`,
+		`[{"op":"test","path":"/spec/containers/0"}]`, `[{"op":"replace","path":"/kind","value":"Secret"}]`,
+		`[{"op":"add","path":"/spec/containers/0/env/0/value"}]`, `[{"op":"copy","from":"","path":"/metadata/x"}]`,
 	} {
 		f.Add([]byte(text))
 	}
 	w := newWebhookTarget(f)
 	f.Fuzz(func(t *testing.T, patch []byte) {
 		_ = w.admit(t, func(uid string) []byte {
-			return fmt.Appendf(nil, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":%q,"allowed":true,"patchType":"JSONPatch","patch":%q}}`,
+			return fmt.Appendf(nil,
+				`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":%q,"allowed":true,"patchType":"JSONPatch","patch":%q}}`,
 				uid, base64.StdEncoding.EncodeToString(patch))
 		})
 	})
@@ -187,7 +195,8 @@ func FuzzAdmissionReview(f *testing.F) {
 func TestPanicOfAPatchIsAnError(t *testing.T) {
 	w := newWebhookTarget(t)
 	err := w.admit(t, func(uid string) []byte {
-		return fmt.Appendf(nil, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":%q,"allowed":true,"patchType":"JSONPatch","patch":%q}}`,
+		return fmt.Appendf(nil,
+			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":%q,"allowed":true,"patchType":"JSONPatch","patch":%q}}`,
 			uid, base64.StdEncoding.EncodeToString([]byte(`[{"op":"test","path":""}]`)))
 	})
 	if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "MutatingAdmissionWebhook has panicked") {

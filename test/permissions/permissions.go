@@ -1,6 +1,6 @@
-// Package permissions compares the permissions that the manifests grant with those that tests see in use. permissions.txt
-// lists each permission with the test that needs it: TestGranted compares the list with the manifests, and each test of the
-// list compares its part with the audit log of the API server it uses.
+// Package permissions compares the permissions that the manifests grant with the permissions that the operator uses in
+// tests. permissions.txt lists each permission with the test that needs it. TestGranted compares the list with the
+// manifests. Each test in the list compares its permissions with the audit log of its API server.
 package permissions
 
 import (
@@ -28,8 +28,8 @@ type Permission struct {
 
 func (p Permission) String() string { return p.Role + ": " + p.Verb + " " + p.Resource }
 
-// Listed returns the permissions of permissions.txt with their tests, or with a reason if the audit log does not show the
-// use of a permission.
+// Listed returns the permissions of permissions.txt with their tests, or with a reason if the audit log does not show
+// the use of a permission.
 func Listed() (map[Permission]string, error) {
 	listed := map[Permission]string{}
 	role := ""
@@ -66,7 +66,9 @@ type event struct {
 }
 
 // reason is the annotation of requests that RBAC allowed.
-var reason = regexp.MustCompile(`^RBAC: allowed by (?:Cluster)?RoleBinding "[^"]+" of ((?:Cluster)?Role) "([^"]+)" to ServiceAccount`)
+var reason = regexp.MustCompile(
+	`^RBAC: allowed by (?:Cluster)?RoleBinding "[^"]+" of ((?:Cluster)?Role) "([^"]+)" to ServiceAccount`,
+)
 
 // authorized reports whether a request succeeded or did not find its object.
 func authorized(code int) bool { return code < 400 || code == http.StatusNotFound }

@@ -111,8 +111,8 @@ func TestTestsCheck(t *testing.T) {
 	}
 }
 
-// TestUsersRoles checks that users with the role edit can manage and scale, and that those with the role view can read, all
-// resources of all CustomResourceDefinitions, and nothing else.
+// TestUsersRoles checks that users with the role edit can manage and scale, and that those with the role view can read,
+// all resources of all CustomResourceDefinitions, and nothing else.
 func TestUsersRoles(t *testing.T) {
 	edit, view := map[Permission]bool{}, map[Permission]bool{}
 	grant := func(role map[Permission]bool, name, resource string, verbs ...string) {
@@ -127,7 +127,8 @@ func TestUsersRoles(t *testing.T) {
 			t.Fatal(err)
 		}
 		plural, group := definition.Spec.Names.Plural, "."+definition.Spec.Group
-		write, read := []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}, []string{"get", "list", "watch"}
+		write, read := []string{"create", "delete", "deletecollection", "get", "list", "patch", "update",
+			"watch"}, []string{"get", "list", "watch"}
 		grant(edit, "quorate-edit", plural+group, write...)
 		grant(view, "quorate-view", plural+group, read...)
 		subresources := definition.Spec.Versions[0].Subresources
@@ -158,13 +159,15 @@ func TestUsersRoles(t *testing.T) {
 	}
 }
 
-// TestUnused compares a list with an audit log in which a permission is not used, is denied, or is used for nothing that exists.
+// TestUnused compares a list with an audit log in which a permission is not used, is denied, or is used for nothing
+// that exists.
 func TestUnused(t *testing.T) {
 	const line = `{"verb":"%s","objectRef":{"resource":"%s","subresource":"%s","apiGroup":"%s"},"responseStatus":{"code":%d},` +
 		`"annotations":{"authorization.k8s.io/reason":"RBAC: allowed by ClusterRoleBinding \"b\" of ClusterRole \"r\" to ServiceAccount \"a/n\""}}`
 	log := strings.Join([]string{
 		fmt.Sprintf(line, "get", "pods", "", "", 200), fmt.Sprintf(line, "delete", "pods", "", "", 404),
-		fmt.Sprintf(line, "patch", "clusters", "status", "example.com", 200), fmt.Sprintf(line, "create", "secrets", "", "", 403),
+		fmt.Sprintf(line, "patch", "clusters", "status", "example.com", 200),
+		fmt.Sprintf(line, "create", "secrets", "", "", 403),
 		`{"verb":"update","objectRef":{"resource":"pods"},"responseStatus":{"code":200},"annotations":{}}`,
 	}, "\n")
 	file := filepath.Join(t.TempDir(), "audit.log")

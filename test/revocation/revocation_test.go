@@ -95,20 +95,23 @@ func TestRevocation(t *testing.T) {
 	t.Logf("| | kube-apiserver | Quorate |\n%s", table)
 }
 
-// TestRunningWatch checks that a watch that was open when the permission for it was removed behaves as with kube-apiserver: it
-// gets further events until it ends by itself.
+// TestRunningWatch checks that a watch that was open when the permission for it was removed behaves as with
+// kube-apiserver: it gets further events until it ends by itself.
 func TestRunningWatch(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	for name, s := range map[string]*server{"kube-apiserver": start(t, false), "Quorate": start(t, true)} {
 		client, revoke := deletedBinding(t, s)
 		clientset := must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(client))
 		seconds := int64(20)
-		stream := must[watch.Interface](t)(clientset.CoreV1().ConfigMaps(namespace).Watch(t.Context(), metav1.ListOptions{TimeoutSeconds: &seconds}))
+		stream := must[watch.Interface](t)(clientset.CoreV1().ConfigMaps(namespace).Watch(t.Context(),
+			metav1.ListOptions{TimeoutSeconds: &seconds}))
 		if err := revoke(); err != nil {
 			t.Fatal(err)
 		}
 		await(t, client, http.StatusForbidden)
-		create(t, s.admin.CoreV1().ConfigMaps(namespace).Create, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "after"}})
+		create(t, s.admin.CoreV1().ConfigMaps(namespace).Create, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: "after"},
+		})
 		seen := false
 		for event := range stream.ResultChan() { // until the timeout of the watch
 			object, ok := event.Object.(*corev1.ConfigMap)
@@ -140,7 +143,8 @@ func measure(t *testing.T, s *server, r row) time.Duration {
 	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	for time.Since(began) < patience {
-		if code, err = list(t.Context(), used, client.Host); err != nil || code == http.StatusUnauthorized || code == http.StatusForbidden {
+		if code, err = list(t.Context(), used, client.Host); err != nil || code == http.StatusUnauthorized ||
+			code == http.StatusForbidden {
 			return time.Since(began)
 		}
 		<-ticker.C
@@ -151,7 +155,8 @@ func measure(t *testing.T, s *server, r row) time.Duration {
 
 // list lists ConfigMaps and returns the status code.
 func list(ctx context.Context, client *http.Client, host string) (int, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, host+"/api/v1/namespaces/"+namespace+"/configmaps", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		host+"/api/v1/namespaces/"+namespace+"/configmaps", nil)
 	if err != nil {
 		return 0, err
 	}
@@ -189,7 +194,9 @@ func deletedAccount(t *testing.T, s *server) (*rest.Config, func() error) {
 }
 
 func deletedSecret(t *testing.T, s *server) (*rest.Config, func() error) {
-	secret := create(t, s.admin.CoreV1().Secrets(namespace).Create, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bound"}})
+	secret := create(t, s.admin.CoreV1().Secrets(namespace).Create, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bound"},
+	})
 	client := accountClient(t, s, "secret", &authenticationv1.BoundObjectReference{
 		Kind: "Secret", APIVersion: "v1", Name: secret.Name, UID: secret.UID,
 	})
@@ -258,10 +265,14 @@ func removedAuthority(t *testing.T, s *server) (*rest.Config, func() error) {
 // accountClient creates a service account that may list ConfigMaps, and returns a client with a token of it.
 func accountClient(t *testing.T, s *server, name string, bound *authenticationv1.BoundObjectReference) *rest.Config {
 	t.Helper()
-	create(t, s.admin.CoreV1().ServiceAccounts(namespace).Create, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	create(t, s.admin.CoreV1().ServiceAccounts(namespace).Create, &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+	})
 	bind(t, s, name, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: namespace})
-	token := must[*authenticationv1.TokenRequest](t)(s.admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), name,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}, metav1.CreateOptions{}))
+	token := must[*authenticationv1.TokenRequest](t)(s.admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(),
+		name,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}},
+		metav1.CreateOptions{}))
 	client := rest.AnonymousClientConfig(s.config)
 	client.BearerToken = token.Status.Token
 	await(t, client, http.StatusOK)
@@ -282,7 +293,9 @@ func bind(t *testing.T, s *server, name string, subject rbacv1.Subject) {
 	t.Helper()
 	create(t, s.admin.RbacV1().Roles(namespace).Create, &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"}}},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"},
+		}},
 	})
 	create(t, s.admin.RbacV1().RoleBindings(namespace).Create, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: []rbacv1.Subject{subject},
@@ -295,7 +308,9 @@ func start(t *testing.T, ours bool) *server {
 	t.Helper()
 	directory := t.TempDir()
 	s := &server{pki: must[*upstream.PKI](t)(upstream.NewPKI(filepath.Join(directory, "pki")))}
-	clients := slices.IndexFunc(s.pki.Flags(), func(flag string) bool { return strings.HasPrefix(flag, "--client-ca-file=") })
+	clients := slices.IndexFunc(s.pki.Flags(), func(flag string) bool {
+		return strings.HasPrefix(flag, "--client-ca-file=")
+	})
 	s.clientCA = strings.TrimPrefix(s.pki.Flags()[clients], "--client-ca-file=")
 	options := upstream.Options{Directory: directory, PKI: s.pki, Arguments: []string{
 		"--authentication-token-webhook-config-file=" + s.webhook(t, directory), "--authentication-token-webhook-version=v1",
@@ -325,7 +340,9 @@ func (s *server) webhook(t *testing.T, directory string) string {
 			return
 		}
 		if review.Spec.Token == "of-webhook" && s.token.Load() {
-			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "webhook"}}
+			review.Status = authenticationv1.TokenReviewStatus{
+				Authenticated: true, User: authenticationv1.UserInfo{Username: "webhook"},
+			}
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(review) // an error shows in the client

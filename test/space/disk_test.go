@@ -30,7 +30,10 @@ func mount(t *testing.T, directory string) volume {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	arguments := []string{"--mount", "sh", "-c", `mount -t tmpfs -o size=256m,mode=0700 tmpfs "$0" && echo mounted && exec sleep 3600`, directory}
+	arguments := []string{
+		"--mount", "sh", "-c", `mount -t tmpfs -o size=256m,mode=0700 tmpfs "$0" && echo mounted && exec sleep 3600`,
+		directory,
+	}
 	if os.Getuid() != 0 {
 		arguments = append([]string{"--user", "--map-root-user"}, arguments...)
 	}
@@ -87,8 +90,8 @@ func (v volume) fill(t *testing.T, left uint64) {
 	}
 }
 
-// TestFullDisk: a server whose volume is filled by other files refuses to create objects, and serves everything else. When the
-// volume is full to the last byte, and after a crash in that state, nothing is lost.
+// TestFullDisk: a server whose volume is filled by other files refuses to create objects, and serves everything else.
+// When the volume is full to the last byte, and after a crash in that state, nothing is lost.
 func TestFullDisk(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	t.Parallel()
@@ -158,7 +161,9 @@ func startIn(t *testing.T, directory string, wrapper []string) *server {
 	s := &server{T: t, directory: directory}
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	s.must(err)
-	s.APIServer, err = upstream.StartQuorate(t.Context(), upstream.Options{Directory: directory, PKI: pki, Wrapper: wrapper})
+	s.APIServer, err = upstream.StartQuorate(t.Context(), upstream.Options{
+		Directory: directory, PKI: pki, Wrapper: wrapper,
+	})
 	s.must(err)
 	t.Cleanup(s.Kill)
 	s.Admin.QPS = -1

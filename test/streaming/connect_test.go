@@ -32,7 +32,9 @@ func (b *bench) testConnect(t *testing.T) {
 	target.Listener = listener
 	target.Start()
 	defer target.Close()
-	b.both(t, "reached /a reached /b", func(t *testing.T, s *side) string { return b.connect(t, s, "/a") + " " + b.connect(t, s, "/b") })
+	b.both(t, "reached /a reached /b", func(t *testing.T, s *side) string {
+		return b.connect(t, s, "/a") + " " + b.connect(t, s, "/b")
+	})
 }
 
 func (b *bench) connect(t *testing.T, s *side, path string) string {
@@ -43,7 +45,8 @@ func (b *bench) connect(t *testing.T, s *side, path string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod.Status.PodIP = "192.0.2.1" // the machine of the test may have no address but loopback ones, which are dialled directly
+	// The machine of the test may have loopback addresses only, which are dialled directly.
+	pod.Status.PodIP = "192.0.2.1"
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return replica.Dial(ctx, s.admin, pod) },
 	}

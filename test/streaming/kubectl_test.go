@@ -61,7 +61,9 @@ func fetch(t *testing.T, url string) string {
 }
 
 func (b *bench) testKubectlPortForward(t *testing.T) {
-	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "reached ", r.URL.Path) }))
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "reached ", r.URL.Path)
+	}))
 	defer target.Close()
 	port := target.Listener.Addr().(*net.TCPAddr).Port
 	b.both(t, "200 OK reached /a 200 OK reached /b", func(t *testing.T, s *side) string {
@@ -75,8 +77,10 @@ func (b *bench) testKubectlProxy(t *testing.T) {
 	b.both(t, `"kind":"Pod"`, func(t *testing.T, s *side) string {
 		address, stop := b.serve(t, s, "proxy", "--port=0")
 		defer stop()
-		said := fetch(t, address+"/api/v1/namespaces/default/pods/pod") + fetch(t, address+"/api/v1/namespaces/default/pods/missing") +
-			fetch(t, address+"/api/v1/namespaces/default/pods/pod/log?container=main") + fetch(t, address+"/api/v1/namespaces/default/pods/pod/exec")
+		said := fetch(t, address+"/api/v1/namespaces/default/pods/pod") +
+			fetch(t, address+"/api/v1/namespaces/default/pods/missing") +
+			fetch(t, address+"/api/v1/namespaces/default/pods/pod/log?container=main") +
+			fetch(t, address+"/api/v1/namespaces/default/pods/pod/exec")
 		return strings.ReplaceAll(said, address, "PROXY")
 	})
 }

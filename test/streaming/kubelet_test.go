@@ -59,7 +59,9 @@ func startKubelet(t *testing.T, pki string) *kubelet {
 	if k.server.Listener, err = net.Listen("tcp", ":0"); err != nil { // at 127.0.0.1, and where proxies may go
 		t.Fatal(err)
 	}
-	k.server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	k.server.TLS = &tls.Config{
+		Certificates: []tls.Certificate{certificate}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+	}
 	k.server.StartTLS()
 	t.Cleanup(k.server.CloseClientConnections)
 	k.port = k.server.Listener.Addr().(*net.TCPAddr).Port
@@ -108,7 +110,8 @@ func (k *kubelet) exec(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	remotecommand.ServeExec(w, r, k, r.PathValue("pod"), "", r.PathValue("container"), r.URL.Query()["command"], options, idle, creation, remotecommand.SupportedStreamingProtocols)
+	remotecommand.ServeExec(w, r, k, r.PathValue("pod"), "", r.PathValue("container"), r.URL.Query()["command"], options,
+		idle, creation, remotecommand.SupportedStreamingProtocols)
 }
 
 func (k *kubelet) attach(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +120,8 @@ func (k *kubelet) attach(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	remotecommand.ServeAttach(w, r, k, r.PathValue("pod"), "", r.PathValue("container"), options, idle, creation, remotecommand.SupportedStreamingProtocols)
+	remotecommand.ServeAttach(w, r, k, r.PathValue("pod"), "", r.PathValue("container"), options, idle, creation,
+		remotecommand.SupportedStreamingProtocols)
 }
 
 func (k *kubelet) forward(w http.ResponseWriter, r *http.Request) {
@@ -130,7 +134,10 @@ func (k *kubelet) forward(w http.ResponseWriter, r *http.Request) {
 }
 
 // ExecInContainer runs a command. "wait" ends when the client disconnects, "size" prints the sizes of its terminal.
-func (k *kubelet) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out, stderr io.WriteCloser, _ bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
+func (k *kubelet) ExecInContainer(
+	ctx context.Context, _, _, _ string, command []string, in io.Reader, out, stderr io.WriteCloser, _ bool,
+	resize <-chan remotecommand.TerminalSize, _ time.Duration,
+) error {
 	switch command[0] {
 	case "wait":
 		fmt.Fprintln(out, "waiting")
@@ -170,7 +177,9 @@ func (k *kubelet) ExecInContainer(ctx context.Context, _, _, _ string, command [
 }
 
 // AttachContainer attaches to a process that prints its input twice.
-func (k *kubelet) AttachContainer(_ context.Context, _, _, _ string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
+func (k *kubelet) AttachContainer(
+	_ context.Context, _, _, _ string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize,
+) error {
 	fmt.Fprintln(out, "attached")
 	if in == nil {
 		return nil

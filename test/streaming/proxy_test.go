@@ -21,18 +21,24 @@ func web() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.Header().Set("X-Mine", r.Header.Get("X-Mine"))
-		fmt.Fprintf(w, "%s %s %s uri=%s for=%s host=%s proto=%s user=%q authorization=%q", r.Method, r.URL, body, r.Header.Get("X-Forwarded-Uri"),
-			r.Header.Get("X-Forwarded-For"), r.Header.Get("X-Forwarded-Host"), r.Header.Get("X-Forwarded-Proto"), r.Header.Get("X-Remote-User"), r.Header.Get("Authorization"))
+		fmt.Fprintf(w, "%s %s %s uri=%s for=%s host=%s proto=%s user=%q authorization=%q", r.Method, r.URL, body,
+			r.Header.Get("X-Forwarded-Uri"),
+			r.Header.Get("X-Forwarded-For"), r.Header.Get("X-Forwarded-Host"), r.Header.Get("X-Forwarded-Proto"),
+			r.Header.Get("X-Remote-User"), r.Header.Get("Authorization"))
 	})
 	mux.HandleFunc("/page", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		fmt.Fprint(w, `<html><head></head><body><a href="/there">there</a><img src="near"/></body></html>`)
 	})
-	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/page", http.StatusFound) })
+	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/page", http.StatusFound)
+	})
 	mux.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "https://example.com/x", http.StatusMovedPermanently)
 	})
-	mux.HandleFunc("/teapot", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "short and stout", http.StatusTeapot) })
+	mux.HandleFunc("/teapot", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "short and stout", http.StatusTeapot)
+	})
 	mux.HandleFunc("/abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	mux.Handle("/echo", websocket.Handler(func(socket *websocket.Conn) { _, _ = io.Copy(socket, socket) }))
 	return mux
@@ -86,7 +92,10 @@ func (b *bench) testProxy(t *testing.T) {
 		{"abort", "GET", pod + "/abort", "error trying to reach service: EOF"},
 		{"closed port", "GET", "/api/v1/namespaces/default/pods/pod:1/proxy/", "connection refused"},
 		{"over TLS", "GET", fmt.Sprintf("/api/v1/namespaces/default/pods/https:pod:%d/proxy/x", secure), "GET /x"},
-		{"wrong scheme", "GET", fmt.Sprintf("/api/v1/namespaces/default/pods/https:pod:%d/proxy/x", plain), "does not look like a TLS handshake"},
+		{
+			"wrong scheme", "GET", fmt.Sprintf("/api/v1/namespaces/default/pods/https:pod:%d/proxy/x", plain),
+			"does not look like a TLS handshake",
+		},
 		{"service", "GET", "/api/v1/namespaces/default/services/service:80/proxy/x", "GET /x"},
 		{"service's port by name", "GET", "/api/v1/namespaces/default/services/http:service:web/proxy/x?y=z", "GET /x?y=z"},
 		{"service without its port", "GET", "/api/v1/namespaces/default/services/service/proxy/x", "no endpoints available"},
@@ -94,7 +103,10 @@ func (b *bench) testProxy(t *testing.T) {
 		{"node over TLS", "GET", fmt.Sprintf("/api/v1/nodes/https:reachable:%d/proxy/x", secure), "GET /x"},
 		{"kubelet of another name", "GET", "/api/v1/nodes/reachable/proxy/metrics", "x509"},
 		{"kubelet", "GET", "/api/v1/nodes/reachable/proxy/x?y=z", "GET /x?y=z sent uri=/api/v1/nodes/reachable/proxy/x"},
-		{"kubelet by its port", "POST", fmt.Sprintf("/api/v1/nodes/https:reachable:%d/proxy/x", b.kubelet.port), "POST /x sent"},
+		{
+			"kubelet by its port", "POST", fmt.Sprintf("/api/v1/nodes/https:reachable:%d/proxy/x", b.kubelet.port),
+			"POST /x sent",
+		},
 		{"kubelet's redirect", "GET", "/api/v1/nodes/reachable/proxy/moved", "Location: /api/v1/nodes/reachable/proxy/page"},
 		{"local kubelet", "GET", "/api/v1/nodes/node/proxy/metrics", "address not allowed"},
 	} {
@@ -150,8 +162,10 @@ func (b *bench) createService(t *testing.T, address string, port int) {
 		t.Fatal(err)
 	}
 	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "service"}, Subsets: []corev1.EndpointSubset{{
-		Addresses: []corev1.EndpointAddress{{IP: address, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "pod"}}},
-		Ports:     []corev1.EndpointPort{{Name: "web", Port: int32(port)}},
+		Addresses: []corev1.EndpointAddress{{
+			IP: address, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "pod"},
+		}},
+		Ports: []corev1.EndpointPort{{Name: "web", Port: int32(port)}},
 	}}}
 	if _, err := core.Endpoints(namespace).Create(ctx, endpoints, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// dial opens a WebSocket as the administrator or, if header has an Authorization or a token among its protocols, as that
-// user.
+// dial opens a WebSocket as the administrator or, if header has an Authorization or a token among its protocols, as
+// that user.
 func dial(t *testing.T, s *side, path string, header http.Header) *websocket.Conn {
 	t.Helper()
 	socket, err := tryDial(t, s, path, header)
@@ -89,15 +89,24 @@ func all(t *testing.T, socket *websocket.Conn) string {
 func (b *bench) tokenProtocol(t *testing.T) string {
 	ctx := t.Context()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "browser"}}
-	if _, err := b.kubernetes.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil {
+	if _, err := b.kubernetes.client.CoreV1().ServiceAccounts(namespace).Create(
+		ctx, account, metav1.CreateOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
-	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "browser"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"}}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "browser"}, RoleRef: rbacv1.RoleRef{
+			APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin",
+		},
+	}
 	binding.Subjects = []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "browser"}}
-	if _, err := b.kubernetes.client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+	if _, err := b.kubernetes.client.RbacV1().ClusterRoleBindings().Create(
+		ctx, binding, metav1.CreateOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
-	token, err := b.kubernetes.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, "browser", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := b.kubernetes.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, "browser",
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +124,10 @@ func (b *bench) testSockets(t *testing.T) {
 		{"with token", exec, "v4.channel.k8s.io, " + token, `"status":"Success"`},
 		{"log", pod + "/log?container=main", "", "pod main"},
 		{"log with binary", pod + "/log?container=main", "binary.k8s.io", "pod main"},
-		{"log as text", pod + "/log?container=main", "base64.binary.k8s.io", base64.StdEncoding.EncodeToString([]byte("pod "))[:4]},
+		{
+			"log as text", pod + "/log?container=main", "base64.binary.k8s.io",
+			base64.StdEncoding.EncodeToString([]byte("pod "))[:4],
+		},
 		{"log with token", pod + "/log?container=main", "binary.k8s.io, " + token, "pod main"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -143,7 +155,8 @@ func (b *bench) testWatchOverSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "watched"}}, metav1.CreateOptions{})
+	made, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "watched"}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,9 +174,12 @@ func (b *bench) testWatchOverSocket(t *testing.T) {
 		messages int // 0: until the server closes
 		want     string
 	}{
-		"JSON":          {path, nil, 3, `{"type":"DELETED","object":{"kind":"ConfigMap"`},
-		"protobuf":      {path, http.Header{"Accept": {"application/vnd.kubernetes.protobuf"}}, 3, "DELETED"},
-		"metadata only": {path, http.Header{"Accept": {"application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}}, 3, "PartialObjectMetadata"},
+		"JSON":     {path, nil, 3, `{"type":"DELETED","object":{"kind":"ConfigMap"`},
+		"protobuf": {path, http.Header{"Accept": {"application/vnd.kubernetes.protobuf"}}, 3, "DELETED"},
+		"metadata only": {
+			path, http.Header{"Accept": {"application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}},
+			3, "PartialObjectMetadata",
+		},
 		"initial state": {"/api/v1/nodes?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dnode", nil, 0, "ADDED"},
 		"bad revision":  {"/api/v1/nodes?watch=1&resourceVersion=x", nil, 0, "bad status"},
 		"protocol":      {path, http.Header{"Sec-Websocket-Protocol": {"nothing"}}, 3, "ADDED"},

@@ -24,7 +24,8 @@ func (b *bench) testStop(t *testing.T) {
 		_, err := io.Copy(io.Discard, watch)
 		end <- err
 	}(ends[len(ends)-1])
-	log, err := b.quorate.client.CoreV1().Pods(namespace).GetLogs("pod", &corev1.PodLogOptions{Container: "follow", Follow: true}).Stream(t.Context())
+	log, err := b.quorate.client.CoreV1().Pods(namespace).GetLogs("pod",
+		&corev1.PodLogOptions{Container: "follow", Follow: true}).Stream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,14 +69,18 @@ func (b *bench) testStop(t *testing.T) {
 
 // openCommand returns when a command runs; the channel receives the error of its stream.
 func (b *bench) openCommand(t *testing.T, executor executor) chan error {
-	e, err := executor(b.quorate.admin, b.quorate.execURL(&corev1.PodExecOptions{Command: []string{"wait"}, Stdin: true, Stdout: true}))
+	e, err := executor(b.quorate.admin, b.quorate.execURL(&corev1.PodExecOptions{
+		Command: []string{"wait"}, Stdin: true, Stdout: true,
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	input, _ := io.Pipe()
 	runs, end := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		end <- e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: input, Stdout: onWrite(func() { runs <- struct{}{} })})
+		end <- e.StreamWithContext(t.Context(), remotecommand.StreamOptions{
+			Stdin: input, Stdout: onWrite(func() { runs <- struct{}{} }),
+		})
 	}()
 	select {
 	case <-runs:

@@ -1,5 +1,5 @@
-// Package streaming compares log, exec, attach, port-forward and proxy through this server and kube-apiserver: both run on
-// one etcd, and the same clients use both.
+// Package streaming compares log, exec, attach, port-forward and proxy through this server and kube-apiserver: both run
+// on one etcd, and the same clients use both.
 package streaming
 
 import (
@@ -66,7 +66,9 @@ func start(t *testing.T) *bench {
 	}
 	etcd.StopAfter(t)
 	admin := pki.Admin(0)
-	files := map[string][]byte{"kubelet-ca.crt": admin.CAData, "kubelet-client.crt": admin.CertData, "kubelet-client.key": admin.KeyData}
+	files := map[string][]byte{
+		"kubelet-ca.crt": admin.CAData, "kubelet-client.crt": admin.CertData, "kubelet-client.key": admin.KeyData,
+	}
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(directory, name), content, 0o600); err != nil {
 			t.Fatal(err)
@@ -121,7 +123,9 @@ func newSide(t *testing.T, name string, admin *rest.Config) *side {
 func (b *bench) createObjects(t *testing.T) {
 	ctx, core := t.Context(), b.kubernetes.client.CoreV1()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
-	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "nowhere.invalid"}, {Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
+	node.Status.Addresses = []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: "nowhere.invalid"}, {Type: corev1.NodeInternalIP, Address: "127.0.0.1"},
+	}
 	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(b.kubelet.port)
 	if _, err := core.Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -167,7 +171,8 @@ func (b *bench) run(t *testing.T, s *side, input string, arguments ...string) st
 	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(input), &out, &stderr
 	command.Env = append(os.Environ(), "HOME="+t.TempDir())
 	_ = command.Run() // the exit code is checked below
-	said := fmt.Sprintf("exit code %d\nstdout: %sstderr: %s", command.ProcessState.ExitCode(), out.String(), stderr.String())
+	said := fmt.Sprintf("exit code %d\nstdout: %sstderr: %s", command.ProcessState.ExitCode(),
+		out.String(), stderr.String())
 	return strings.ReplaceAll(said, s.admin.Host, "SERVER")
 }
 
@@ -193,7 +198,8 @@ func TestStreaming(t *testing.T) {
 }
 
 // testMetrics compares the metrics of both servers about the requests so far. The code of a translated stream whose
-// client disconnected depends on what its handler observes first, on either server: only the sum of all codes is compared.
+// client disconnected depends on what its handler observes first, on either server: only the sum of all codes is
+// compared.
 func (b *bench) testMetrics(t *testing.T) {
 	b.both(t, `subresource="exec"`, func(t *testing.T, s *side) string {
 		var lines []string
@@ -238,10 +244,12 @@ func (b *bench) testKubectl(t *testing.T) {
 	for name, c := range map[string]struct {
 		input, want, arguments string
 	}{
-		"logs":              {want: "pod main", arguments: "logs pod"},
-		"tail":              {want: "tailLines=3", arguments: "logs pod --tail=3 --timestamps"},
-		"since":             {want: "sinceSeconds=60", arguments: "logs pod --since=1m --limit-bytes=7"},
-		"since a time":      {want: "sinceTime=2020-01-02T03%3A04%3A05Z", arguments: "logs pod --since-time=2020-01-02T03:04:05Z"},
+		"logs":  {want: "pod main", arguments: "logs pod"},
+		"tail":  {want: "tailLines=3", arguments: "logs pod --tail=3 --timestamps"},
+		"since": {want: "sinceSeconds=60", arguments: "logs pod --since=1m --limit-bytes=7"},
+		"since a time": {
+			want: "sinceTime=2020-01-02T03%3A04%3A05Z", arguments: "logs pod --since-time=2020-01-02T03:04:05Z",
+		},
 		"previous":          {want: "previous=true", arguments: "logs pod --previous"},
 		"unverified":        {want: "pod main", arguments: "logs pod --insecure-skip-tls-verify-backend"},
 		"labels":            {want: "pod main", arguments: "logs -l app=pod"},
@@ -287,7 +295,8 @@ func (b *bench) testFollow(t *testing.T) {
 	b.both(t, "first second", func(t *testing.T, s *side) string {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		stream, err := s.client.CoreV1().Pods(namespace).GetLogs("pod", &corev1.PodLogOptions{Container: "follow", Follow: true}).Stream(ctx)
+		stream, err := s.client.CoreV1().Pods(namespace).GetLogs("pod",
+			&corev1.PodLogOptions{Container: "follow", Follow: true}).Stream(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -334,12 +343,15 @@ func goroutines(t *testing.T, s *side) int {
 func (b *bench) awaitGoroutines(t *testing.T, before int) {
 	const kept = 25 // about two for each connection to the kubelet and of a client, and those of caches that started
 	var now int
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(
+		context.Context,
+	) (bool, error) {
 		now = goroutines(t, b.quorate)
 		return now <= before+kept, nil
 	})
 	if err != nil {
-		profile, _ := b.quorate.client.CoreV1().RESTClient().Get().AbsPath("/debug/pprof/goroutine").Param("debug", "1").DoRaw(t.Context())
+		profile, _ := b.quorate.client.CoreV1().RESTClient().Get().AbsPath("/debug/pprof/goroutine").Param("debug",
+			"1").DoRaw(t.Context())
 		t.Fatalf("%d goroutines, %d before\n%s", now, before, profile)
 	}
 }
@@ -365,6 +377,8 @@ func get(t *testing.T, s *side, method, path string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := fmt.Sprintf("%s\nType: %s\nLocation: %s\nMine: %s\n%s", response.Status, response.Header.Get("Content-Type"), response.Header.Get("Location"), response.Header.Get("X-Mine"), body)
-	return strings.ReplaceAll(strings.ReplaceAll(said, s.admin.Host, "SERVER"), strings.TrimPrefix(s.admin.Host, "https://"), "HOST")
+	said := fmt.Sprintf("%s\nType: %s\nLocation: %s\nMine: %s\n%s", response.Status, response.Header.Get("Content-Type"),
+		response.Header.Get("Location"), response.Header.Get("X-Mine"), body)
+	return strings.ReplaceAll(strings.ReplaceAll(said, s.admin.Host, "SERVER"),
+		strings.TrimPrefix(s.admin.Host, "https://"), "HOST")
 }

@@ -49,10 +49,14 @@ func (b *bench) testCommands(t *testing.T) {
 	for protocol, executor := range protocols {
 		t.Run(protocol, func(t *testing.T) {
 			b.both(t, "out: 3 err:  <nil>", func(t *testing.T, s *side) string {
-				return b.stream(t, s, executor, &corev1.PodExecOptions{Command: []string{"expr", "1", "+", "2"}, Stdout: true, Stderr: true}, remotecommand.StreamOptions{})
+				return b.stream(t, s, executor,
+					&corev1.PodExecOptions{Command: []string{"expr", "1", "+", "2"}, Stdout: true, Stderr: true},
+					remotecommand.StreamOptions{})
 			})
 			b.both(t, "err: oops", func(t *testing.T, s *side) string {
-				return b.stream(t, s, executor, &corev1.PodExecOptions{Command: []string{"sh", "-c", "echo oops >&2; exit 4"}, Stdout: true, Stderr: true}, remotecommand.StreamOptions{})
+				return b.stream(t, s, executor,
+					&corev1.PodExecOptions{Command: []string{"sh", "-c", "echo oops >&2; exit 4"}, Stdout: true, Stderr: true},
+					remotecommand.StreamOptions{})
 			})
 			b.both(t, "80x25", func(t *testing.T, s *side) string {
 				return b.stream(t, s, executor, &corev1.PodExecOptions{Command: []string{"size"}, Stdout: true, TTY: true},
@@ -84,7 +88,9 @@ func (q *sizes) Next() *remotecommand.TerminalSize {
 	return &next
 }
 
-func (b *bench) stream(t *testing.T, s *side, executor executor, options *corev1.PodExecOptions, streams remotecommand.StreamOptions) string {
+func (b *bench) stream(
+	t *testing.T, s *side, executor executor, options *corev1.PodExecOptions, streams remotecommand.StreamOptions,
+) string {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	e, err := executor(s.admin, s.execURL(options))
@@ -145,7 +151,9 @@ func (f onWrite) Write(p []byte) (int, error) {
 
 // testPorts connects to a server in a pod through a local port.
 func (b *bench) testPorts(t *testing.T) {
-	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "reached ", r.URL.Path) }))
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "reached ", r.URL.Path)
+	}))
 	defer target.Close()
 	port := target.Listener.Addr().(*net.TCPAddr).Port
 	for name, tunnelled := range map[string]bool{"SPDY": false, "WebSocket": true} {
@@ -156,7 +164,8 @@ func (b *bench) testPorts(t *testing.T) {
 }
 
 func (b *bench) forward(t *testing.T, s *side, port int, tunnelled bool) string {
-	address := s.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name("pod").SubResource("portforward").URL()
+	address := s.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name("pod").
+		SubResource("portforward").URL()
 	var dialer httpstream.Dialer
 	if tunnelled {
 		var err error

@@ -1,4 +1,4 @@
-// Package style rejects phrases that docs/style.md replaces.
+// Package style checks rules of docs/style.md: phrases, errors, log messages, variables, lengths of lines.
 package style
 
 import (
@@ -138,7 +138,8 @@ var exempt = []string{"docs/style.md", "test/style", "LICENSE", "go.sum"}
 
 // checked reports whether a file has text of this project.
 func checked(name string) bool {
-	if slices.ContainsFunc(exempt, func(e string) bool { return strings.HasPrefix(name, e) }) || strings.Contains(name, "zz_generated") {
+	if slices.ContainsFunc(exempt, func(e string) bool { return strings.HasPrefix(name, e) }) ||
+		strings.Contains(name, "zz_generated") {
 		return false
 	}
 	switch filepath.Ext(name) {

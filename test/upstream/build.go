@@ -18,14 +18,15 @@ import (
 	"syscall"
 )
 
-// Prebuilt names the environment variable that may hold a directory of ready binaries. A binary found there is used;
-// others are built.
+// Prebuilt is the environment variable with a directory of prebuilt binaries. A binary that is not in the directory is
+// built.
 const Prebuilt = "QUORATE_GENUINE_DIR"
 
 // kubernetesModule is the module of Kubernetes' binaries.
 const kubernetesModule = "k8s.io/kubernetes"
 
-// Binary returns the path of k8s.io/kubernetes/cmd/NAME, built at most once per module graph and toolchain.
+// Binary returns the path of the program k8s.io/kubernetes/cmd/NAME. It is built at most once for each module graph and
+// toolchain.
 func Binary(ctx context.Context, name string) (string, error) {
 	if path, ok := prebuilt(name); ok {
 		return path, nil
@@ -53,13 +54,13 @@ func Etcd(ctx context.Context) (string, error) {
 	return workspace.buildOnce(ctx, "etcd", "quorate.dev/test/upstream/etcd", "-s -w")
 }
 
-// ours is the path of our own binary once this process has built it.
+// ours is the path of our own binary, once this process has built it.
 var ours struct {
 	sync.Mutex
 	path string
 }
 
-// Quorate returns the path of our own binary, built from the sources at the first call.
+// Quorate returns the path of our own binary. The first call builds it from the sources.
 func Quorate(ctx context.Context) (string, error) {
 	if path, ok := prebuilt("quorate"); ok {
 		return path, nil
@@ -91,14 +92,16 @@ func buildQuorate(ctx context.Context) (string, error) {
 	return target, lookAtSources(workspace.root)
 }
 
-// lookAtSources reads the program's sources, so that `go test` runs a test again when they have changed: cached results
-// depend on files that the test itself has opened, not on those of the compiler that it started.
+// lookAtSources calls Stat for the sources of the program, so that `go test` does not use a cached result when they
+// have changed: cached results depend on files that the test process itself has accessed, and not on files of the
+// compiler that it has started. Hidden directories have no sources. A stopped sandbox leaves links to a binary in
+// .quorate that no longer exists, and the files of a running one change all the time.
 func lookAtSources(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && (entry.Name() == ".git" || path == filepath.Join(root, "test")):
+		case entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || path == filepath.Join(root, "test")):
 			return filepath.SkipDir
 		case entry.IsDir() || strings.HasSuffix(path, "_test.go"):
 			return nil
@@ -118,13 +121,13 @@ func prebuilt(name string) (string, bool) {
 	return path, err == nil
 }
 
-// workspace is where this module lies and where its binaries are kept.
+// workspace has the directory of this module, and the directory in which its binaries are cached.
 type workspace struct {
 	root  string
 	cache string
 }
 
-// inspect finds the workspace with the go command, in any directory of the module.
+// inspect returns the workspace. It works in every directory of the module.
 func inspect(ctx context.Context) (*workspace, error) {
 	output, err := run(ctx, "", "go", "env", "-json", "GOMOD", "GOVERSION", "CGO_ENABLED", "GOOS", "GOARCH")
 	if err != nil {
@@ -149,7 +152,7 @@ func inspect(ctx context.Context) (*workspace, error) {
 	return &workspace{root: root, cache: cache}, os.MkdirAll(cache, 0o755)
 }
 
-// digest is short but long enough to tell a user's checkouts and toolchains apart.
+// digest returns a hash that is short, but long enough to distinguish the checkouts and toolchains of one user.
 func digest(parts ...[]byte) string {
 	sum := sha256.Sum256(bytes.Join(parts, []byte{0}))
 	return hex.EncodeToString(sum[:8])
@@ -161,7 +164,8 @@ func (w *workspace) module(ctx context.Context, field, module string) (string, e
 	return strings.TrimSpace(string(output)), err
 }
 
-// versionFlags returns the linker flags of a Kubernetes release. Without them a binary reports v0.0.0-master.
+// versionFlags returns the linker flags of a Kubernetes release. Without them, a binary reports the version
+// v0.0.0-master.
 func versionFlags(version string) string {
 	const variable = " -X k8s.io/component-base/version."
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
@@ -172,7 +176,7 @@ func versionFlags(version string) string {
 	return flags
 }
 
-// buildOnce uses an existing binary: its directory is named after all inputs of the build.
+// buildOnce builds a binary unless it exists. The name of its directory contains a hash of all inputs of the build.
 func (w *workspace) buildOnce(ctx context.Context, name, source, linkerFlags string) (string, error) {
 	target := filepath.Join(w.cache, name)
 	unlock, err := lock(target + ".lock")
@@ -207,7 +211,7 @@ func run(ctx context.Context, directory, name string, arguments ...string) ([]by
 	return output, nil
 }
 
-// lock waits until no other process holds the file. The lock ends with the process at the latest.
+// lock waits until no other process holds the lock of a file. The kernel releases the lock when the process exits.
 func lock(path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

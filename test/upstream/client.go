@@ -21,8 +21,8 @@ func WriteKubeconfig(path string, client *rest.Config) error {
 	return clientcmd.WriteToFile(*file, path)
 }
 
-// GlobalAddress returns an address of this machine that proxies and EndpointSlices accept, which is no loopback address; "" if
-// there is none.
+// GlobalAddress returns an address of this machine that is not a loopback address, because proxies and EndpointSlices
+// reject loopback addresses. It returns "" if the machine has none.
 func GlobalAddress(t testing.TB) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()

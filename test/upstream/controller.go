@@ -13,14 +13,15 @@ import (
 
 // Client is a Kubernetes component that is a client of an API server.
 type Client struct {
-	Directory string // of its kubeconfig and log
+	Directory string // directory of the component's kubeconfig and log
 	PKI       *PKI
-	Server    *rest.Config // of the API server; the component has a certificate of its own
-	Arguments []string     // further flags
+	Server    *rest.Config // connection to the API server; the component gets its own certificate
+	Arguments []string     // additional flags
 }
 
-// StartControllerManager runs kube-controller-manager and returns when it is healthy. Quotas are recalculated often: an object
-// that is created before the server's cache has its quota is not counted until then.
+// StartControllerManager runs kube-controller-manager and returns when it is healthy. The interval for the
+// recalculation of quotas is short, because an object that is created before the server's cache contains its quota is
+// not counted until then.
 func (c Client) StartControllerManager(ctx context.Context) (*Process, error) {
 	return c.start(ctx, "kube-controller-manager",
 		"--use-service-account-credentials=true", "--root-ca-file="+c.PKI.file("serving-ca.crt"),
@@ -44,12 +45,14 @@ func (c Client) start(ctx context.Context, name string, flags ...string) (*Proce
 	if err != nil {
 		return nil, err
 	}
-	flags = append(flags, "--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
+	flags = append(flags, "--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig,
+		"--authorization-kubeconfig="+kubeconfig,
 		"--bind-address=127.0.0.1", "--cert-dir="+filepath.Join(c.Directory, name))
-	// The serving certificate is self-signed and not verified: only health is read there.
+	// The self-signed serving certificate is not verified, because the connection only reads the health.
 	health := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	return retry(func(ports []int) (*Process, error) {
-		process, err := start(name, binary, c.Directory, append(append(flags, fmt.Sprintf("--secure-port=%d", ports[0])), c.Arguments...))
+		process, err := start(name, binary, c.Directory,
+			append(append(flags, fmt.Sprintf("--secure-port=%d", ports[0])), c.Arguments...))
 		if err != nil {
 			return nil, err
 		}
@@ -57,7 +60,7 @@ func (c Client) start(ctx context.Context, name string, flags ...string) (*Proce
 	})
 }
 
-// kubeconfig writes a kubeconfig for the user named after the component.
+// kubeconfig writes a kubeconfig for the user with the name of the component.
 func (c Client) kubeconfig(name string) (string, error) {
 	if err := os.MkdirAll(c.Directory, 0o755); err != nil {
 		return "", err

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Authority is a certificate authority besides those of a PKI.
+// Authority is a certificate authority that is not part of a PKI.
 type Authority struct{ *authority }
 
 // NewAuthority creates an authority.
@@ -34,7 +34,7 @@ func (a *Authority) Client(user string, groups ...string) (certificate, key []by
 	})
 }
 
-// Server issues a serving certificate for 127.0.0.1 and the names.
+// Server issues a serving certificate for 127.0.0.1 and the given names.
 func (a *Authority) Server(names ...string) (certificate, key []byte, err error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: names[0]},
@@ -53,18 +53,19 @@ func Write(directory, name string, certificate, key []byte) (certificateFile, ke
 	return certificateFile, keyFile, os.WriteFile(keyFile, key, 0o600)
 }
 
-// ExtensionOptions of an extension API server.
+// ExtensionOptions are the options of StartExtension.
 type ExtensionOptions struct {
-	Directory string // of the log and of the serving certificate
-	Etcd      string // URL of an external etcd; empty: an embedded member
+	Directory string // directory of the log and of the serving certificate
+	Etcd      string // URL of an external etcd; "": an embedded member
 	Serving   *Authority
-	Names     []string // of the serving certificate, besides 127.0.0.1
-	Arguments []string // further flags
-	// Answers is the path that returns 200 when the server has started; empty: /readyz.
+	Names     []string // names in the serving certificate, in addition to 127.0.0.1
+	Arguments []string // additional flags
+	// Answers is the path that returns 200 when the server has started; "" means /readyz.
 	Answers string
 }
 
-// StartExtension runs our API server as an extension server and returns when Answers does. Admin has no credentials.
+// StartExtension runs our API server as an extension server, and returns when the path Answers returns 200. The Admin
+// configuration of the result has no credentials.
 func StartExtension(ctx context.Context, options ExtensionOptions) (*APIServer, error) {
 	binary, err := Quorate(ctx)
 	if err != nil {
@@ -91,7 +92,8 @@ func StartExtension(ctx context.Context, options ExtensionOptions) (*APIServer, 
 			"--tls-cert-file=" + certificateFile, "--tls-private-key-file=" + keyFile,
 		}, options.Arguments...)
 		server := &APIServer{Admin: &rest.Config{
-			Host: fmt.Sprintf("https://127.0.0.1:%d", ports[0]), TLSClientConfig: rest.TLSClientConfig{CAData: options.Serving.pem},
+			Host:            fmt.Sprintf("https://127.0.0.1:%d", ports[0]),
+			TLSClientConfig: rest.TLSClientConfig{CAData: options.Serving.pem},
 		}}
 		var client *http.Client
 		if client, err = rest.HTTPClientFor(server.Admin); err != nil {

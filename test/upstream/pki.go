@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// PKI has the certificates and keys of servers and their administrator, in one directory.
+// PKI contains the certificates and keys of API servers and their administrator, in one directory.
 type PKI struct {
 	directory string
 
@@ -27,8 +27,8 @@ type PKI struct {
 	adminKey         []byte
 }
 
-// NewPKI creates the authorities, the serving certificate for 127.0.0.1, localhost and further addresses, the
-// administrator's client certificate (group system:masters) and the key of service-account tokens.
+// NewPKI creates the authorities, the serving certificate for 127.0.0.1, localhost and the given addresses, the
+// administrator's client certificate (group system:masters), and the key of service-account tokens.
 func NewPKI(directory string, addresses ...net.IP) (*PKI, error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (p *PKI) write(files map[string][]byte) error {
 
 func (p *PKI) file(name string) string { return filepath.Join(p.directory, name) }
 
-// Flags returns kube-apiserver's flags for the PKI.
+// Flags returns the flags of an API server that refer to the files of the PKI.
 func (p *PKI) Flags() []string {
 	return []string{
 		"--tls-cert-file=" + p.file("serving.crt"),
@@ -100,7 +100,7 @@ func (p *PKI) Flags() []string {
 	}
 }
 
-// Admin returns the administrator's client configuration for a port.
+// Admin returns the administrator's client configuration for an API server on a port.
 func (p *PKI) Admin(port int) *rest.Config {
 	return &rest.Config{
 		Host: fmt.Sprintf("https://127.0.0.1:%d", port),
@@ -118,7 +118,7 @@ func (p *PKI) client(user string, groups ...string) (certificate, key []byte, er
 	})
 }
 
-// As returns the client configuration of another user of the same server, with a new client certificate.
+// As returns a client configuration for another user of a server, with a new client certificate.
 func (p *PKI) As(server *rest.Config, user string, groups ...string) (*rest.Config, error) {
 	certificate, key, err := p.client(user, groups...)
 	if err != nil {
@@ -175,7 +175,7 @@ func (a *authority) issue(template *x509.Certificate) (certificate, private []by
 	return encode("CERTIFICATE", der), private, nil
 }
 
-// valid for a day, and from an hour ago, in case a clock is set during the test.
+// valid sets the validity of a certificate to one day, beginning an hour ago in case a clock is set during the test.
 func valid(template *x509.Certificate) {
 	now := time.Now()
 	template.NotBefore, template.NotAfter = now.Add(-time.Hour), now.Add(24*time.Hour)
@@ -202,8 +202,8 @@ func encode(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// WriteFrontProxy creates the client certificate of a front proxy and returns the flags for an API server that uses it
-// for extension API servers and authenticates it itself.
+// WriteFrontProxy creates the client certificate of a front proxy. It returns the flags of an API server that uses the
+// certificate for extension API servers, and accepts it itself.
 func (p *PKI) WriteFrontProxy() ([]string, error) {
 	const user = "front-proxy-client"
 	certificate, key, err := p.client(user)

@@ -11,15 +11,15 @@ import (
 	"syscall"
 )
 
-// postgres is PostgreSQL with its data in a directory.
+// postgres is a PostgreSQL server with its data in a directory.
 type postgres struct {
 	binaries, directory, host, port string
-	account                         *syscall.Credential // nil: that of this process
+	account                         *syscall.Credential // account of the server; nil: the account of this process
 	server                          *exec.Cmd
 }
 
-// newPostgres returns a server that does not run yet. It runs as the user postgres if this process runs as root, which
-// PostgreSQL refuses to.
+// newPostgres returns a server that is not running yet. If this process runs as root, which PostgreSQL refuses, the
+// server runs as the user postgres.
 func newPostgres(binaries, directory string) (*postgres, error) {
 	ports, err := freePorts(1)
 	if err != nil {
@@ -51,14 +51,16 @@ func (p *postgres) command(name string, arguments ...string) *exec.Cmd {
 	return c
 }
 
-// start returns when connections are accepted.
+// start starts the server and returns when it accepts connections.
 func (p *postgres) start(ctx context.Context) error {
 	data := filepath.Join(p.directory, "data")
-	if output, err := p.command("initdb", "--auth=trust", "--username=kine", "--no-sync", data).CombinedOutput(); err != nil {
+	if output, err := p.command(
+		"initdb", "--auth=trust", "--username=kine", "--no-sync", data,
+	).CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, output)
 	}
 	p.server = p.command("postgres", "-D", data, "-h", p.host, "-p", p.port, "-k", p.directory, "-F",
-		"-c", "max_connections=400") // kine opens one for each request at a time
+		"-c", "max_connections=400") // kine opens a connection for each concurrent request
 	if err := p.server.Start(); err != nil {
 		return err
 	}

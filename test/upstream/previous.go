@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// firstAdoptable is the oldest commit whose clusters later operators adopt without a change: before, names in the API
-// changed. It is the previous release while there is no release.
+// firstAdoptable is the oldest commit whose clusters later operators adopt unchanged; earlier commits have other names
+// in the API. It counts as the previous release until there is a release.
 const firstAdoptable = "10f2742"
 
-// ErrNoHistory is returned in a clone without the history of the repository.
+// ErrNoHistory is returned if the clone does not have the history of the repository.
 var ErrNoHistory = errors.New("the repository has no history")
 
 // Release is a former version of this project.
 type Release struct {
-	Name   string // a tag or a commit
-	Root   string // of its sources
+	Name   string // name of a tag or a commit
+	Root   string // directory of the sources
 	Binary string
 }
 
-// Previous returns the newest release before the present commit, built from the repository's history. The caller removes
-// Root.
+// Previous returns the newest release before the present commit, built from the history of the repository. The caller
+// must remove its Root.
 func Previous(ctx context.Context) (*Release, error) {
 	here, err := inspect(ctx)
 	if err != nil {

@@ -18,28 +18,28 @@ const (
 	tailLines   = 60
 )
 
-// errPortTaken means that another process took a port after freePorts returned it.
+// errPortTaken is returned if another process has taken a port since freePorts returned it.
 var errPortTaken = errors.New("port was taken")
 
 // Process is a running program that logs to a file.
 type Process struct {
 	Name    string
 	PID     int
-	Log     string // file
+	Log     string // path of the log file
 	Started time.Time
 
 	command *exec.Cmd
 	ended   chan struct{}
-	err     error // valid once ended is closed
+	err     error // set before ended is closed
 }
 
-// Run starts a binary with further variables in its environment, and does not wait until it is ready. It ends with the calling
-// process at the latest. The log is appended to directory/NAME.log.
+// Run starts a binary with additional environment variables. It does not wait until the process is ready. The process
+// ends with the calling process at the latest. Its output is appended to directory/NAME.log.
 func Run(name, binary, directory string, environment, arguments []string) (*Process, error) {
 	return launch(name, binary, directory, append(os.Environ(), environment...), arguments)
 }
 
-// start runs a binary as Run does.
+// start starts a binary like Run, without additional environment variables.
 func start(name, binary, directory string, arguments []string) (*Process, error) {
 	return launch(name, binary, directory, nil, arguments)
 }
@@ -69,13 +69,14 @@ func (p *Process) wait() {
 	close(p.ended)
 }
 
-// Ended is closed when the process has exited.
+// Ended returns a channel that is closed when the process has exited.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// ExitCode returns the exit code of a process that has ended, -1 if a signal has ended it.
+// ExitCode returns the exit code of a process that has ended, or -1 if a signal has ended it.
 func (p *Process) ExitCode() int { return p.command.ProcessState.ExitCode() }
 
-// Stop sends SIGTERM and waits. An exit code other than 0 and a kill after the timeout are errors.
+// Stop sends SIGTERM and waits until the process has exited. It returns an error if the exit code is not 0, or if the
+// process was killed after a timeout.
 func (p *Process) Stop() error {
 	_ = p.command.Process.Signal(syscall.SIGTERM) // the process may have exited
 	select {
@@ -90,13 +91,13 @@ func (p *Process) Stop() error {
 	return nil
 }
 
-// Kill sends SIGKILL and waits.
+// Kill sends SIGKILL and waits until the process has exited.
 func (p *Process) Kill() {
 	_ = p.command.Process.Kill()
 	<-p.ended
 }
 
-// endedBy reports whether a signal ended the process; etcd raises the signal again that it has handled.
+// endedBy reports whether a signal has ended a process. etcd handles the signal and then raises it again.
 func endedBy(err error, signal syscall.Signal) bool {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -116,7 +117,7 @@ func (p *Process) Tail() string {
 	return string(bytes.Join(lines[max(0, len(lines)-tailLines):], []byte("\n")))
 }
 
-// StopAfter stops the process at the end of the test, and prints the end of its log when the test failed.
+// StopAfter stops the process at the end of the test, and prints the end of its log if the test has failed.
 func (p *Process) StopAfter(t testing.TB) {
 	t.Cleanup(func() {
 		if err := p.Stop(); err != nil {
@@ -128,7 +129,7 @@ func (p *Process) StopAfter(t testing.TB) {
 	})
 }
 
-// failure returns why a process exited before it was ready.
+// failure returns the reason for which a process exited before it was ready.
 func (p *Process) failure() error {
 	tail := p.Tail()
 	if bytes.Contains([]byte(tail), []byte("address already in use")) {
@@ -145,7 +146,7 @@ func freePorts(count int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer listener.Close() // all stay open until the last is known, so that they differ
+		defer listener.Close() // all ports stay open until the last is known, so that they differ
 		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil

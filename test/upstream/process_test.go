@@ -13,8 +13,9 @@ import (
 )
 
 func TestVersionFlags(t *testing.T) {
-	want := "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitTreeState=clean" +
-		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36"
+	want := "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 -X " +
+		"k8s.io/component-base/version.gitTreeState=clean -X k8s.io/component-base/version.gitMajor=1 -X " +
+		"k8s.io/component-base/version.gitMinor=36"
 	if got := versionFlags("v1.36.3"); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -8,15 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// Launch starts an API server: StartQuorate or StartKubernetes.
+// Launch is a function that starts an API server: StartQuorate or StartKubernetes.
 type Launch func(context.Context, Options) (*APIServer, error)
 
-// Replica is an API server that can be killed and restarted, on another port.
+// Replica is an API server that can be killed and restarted on another port.
 type Replica struct {
 	Launch  Launch
 	Options Options
 
-	server  atomic.Pointer[APIServer] // of the last start that became ready
+	server  atomic.Pointer[APIServer] // process of the last start that became ready
 	address atomic.Pointer[string]
 }
 
@@ -35,13 +35,14 @@ func (r *Replica) Start(ctx context.Context) error {
 	return nil
 }
 
-// Server returns the process that was started last, nil before the first start.
+// Server returns the process of the last start that became ready, or nil before the first one.
 func (r *Replica) Server() *APIServer { return r.server.Load() }
 
-// Dial has the type of rest.Config.Dial. It ignores the address.
+// Dial has the type of rest.Config.Dial. Implementations ignore the address.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// DialReplicas returns a Dial that connects to the preferred replica, or to another if that is down.
+// DialReplicas returns a Dial that connects to the preferred replica, or to any other replica if the preferred one is
+// not reachable.
 func DialReplicas(replicas []*Replica, preferred int) Dial {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		failures := []error{errors.New("no replica can be connected to")}

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -51,19 +50,15 @@ func StartS3(t testing.TB) S3Server {
 	s := S3Server{URL: "http://" + address, Directory: filepath.Join(data, "objects", S3Bucket)}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for ctx.Err() == nil {
-		response, err := http.Get(s.URL + "/healthz")
-		if err == nil {
-			response.Body.Close()
-			return s
-		}
-		time.Sleep(20 * time.Millisecond) // polling interval
+	if err := poll(
+		ctx, func(ctx context.Context) bool { return answers(ctx, http.DefaultClient, s.URL+"/healthz") },
+	); err != nil {
+		t.Fatalf("the S3 server does not answer: %v", err)
 	}
-	t.Fatal(fmt.Errorf("the S3 server does not answer: %w", ctx.Err()))
 	return s
 }
 
-// S3 returns the path of the S3 server of tools/s3, built at most once per version of its module.
+// S3 returns the path of the S3 server of tools/s3. It is built at most once for each version of its module.
 func S3(ctx context.Context) (string, error) {
 	if path, ok := prebuilt("s3"); ok {
 		return path, nil

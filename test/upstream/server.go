@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	attempts     = 5                     // with other ports each
-	pollInterval = 10 * time.Millisecond // of readiness
+	attempts     = 5                     // each with other ports
+	pollInterval = 10 * time.Millisecond // interval of checks of readiness
 	readyTimeout = time.Minute
 )
 
@@ -49,7 +49,7 @@ func StartEtcd(ctx context.Context, directory string) (*EtcdServer, error) {
 	})
 }
 
-// StartSecureEtcd runs etcd, which serves by TLS and requires client certificates of an authority, as StartEtcd does.
+// StartSecureEtcd is like StartEtcd, but the etcd serves TLS and requires client certificates of an authority.
 func StartSecureEtcd(ctx context.Context, directory string, serving, clients *Authority) (*EtcdServer, error) {
 	binary, err := Etcd(ctx)
 	if err != nil {
@@ -83,24 +83,26 @@ func StartSecureEtcd(ctx context.Context, directory string, serving, clients *Au
 	})
 }
 
-// APIServer is a running API server, kube-apiserver or ours.
+// APIServer is a running kube-apiserver or Quorate.
 type APIServer struct {
 	*Process
 	Admin *rest.Config
-	Ready time.Time // when /readyz, or Options.Answers, first returned 200
+	Ready time.Time // time at which /readyz, or Options.Answers, first returned 200
 }
 
-// Options of an API server.
+// Options are the options of an API server.
 type Options struct {
-	Directory string   // of the log, and of the data of an embedded member
-	PKI       *PKI     // may be shared by servers
-	Etcd      string   // URL of an external etcd; empty: ours runs its embedded member, kube-apiserver cannot
-	Arguments []string // further flags, which override the standard ones
-	// Answers is the path that returns 200 when the server has started; empty: /readyz.
+	Directory string   // directory of the log, and of the data of an embedded member
+	PKI       *PKI     // may be shared by several servers
+	Etcd      string   // URL of an external etcd; "": Quorate runs its embedded member, kube-apiserver fails
+	Arguments []string // additional flags, which override the standard flags
+	// Answers is the URL path that returns 200 once the server has started; "" means /readyz.
 	Answers string
-	// Wrapper is a command that runs the one in its arguments; empty: none.
+	// Wrapper is a command line that is put before the command line of the server and runs it, for example with limits;
+	// empty: the server runs directly.
 	Wrapper []string
-	// Accounts means that a controller creates default service accounts, so that admission can require them.
+	// Accounts is set if the test creates default service accounts or runs a controller that does, so that the admission
+	// plugin ServiceAccount can require them.
 	Accounts bool
 }
 
@@ -143,7 +145,7 @@ func (o Options) start(ctx context.Context, name, binary string, command ...stri
 	})
 }
 
-// Flags returns the flags of both servers on a port, and the member's if there is no external etcd.
+// Flags returns the flags of an API server on a port, and the flags of an embedded member if there is no external etcd.
 func (o Options) Flags(port int) []string {
 	flags := append([]string{
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
@@ -161,13 +163,14 @@ func (o Options) Flags(port int) []string {
 	return override(flags, o.Arguments)
 }
 
-// excludes are standard flags by the additional one that excludes them.
+// excludes maps additional flags to the standard flags that they exclude.
 var excludes = map[string][]string{
 	"--authorization-config":             {"--authorization-mode"},
 	"--service-account-signing-endpoint": {"--service-account-key-file", "--service-account-signing-key-file"},
 }
 
-// override drops standard flags that the additional ones repeat, because lists would be joined, or exclude.
+// override returns flags without those that further repeats or excludes, and then further. Repeated flags would be
+// joined to lists.
 func override(flags, further []string) []string {
 	named := map[string]bool{}
 	for _, flag := range further {
@@ -184,7 +187,8 @@ func override(flags, further []string) []string {
 	return append(kept, further...)
 }
 
-// retry starts a process again with other ports while they are taken.
+// retry calls start with unused ports. If another process takes a port first (errPortTaken), it calls start with other
+// ports, up to attempts times.
 func retry[T any](start func(ports []int) (T, error)) (T, error) {
 	for attempt := 1; ; attempt++ {
 		var none T
@@ -204,12 +208,12 @@ func retry[T any](start func(ports []int) (T, error)) (T, error) {
 
 func localURL(port int) string { return fmt.Sprintf("http://127.0.0.1:%d", port) }
 
-// await returns when the URL returns 200. On a timeout it kills the process.
+// await waits until the URL returns 200. On a timeout it kills the process.
 func (p *Process) await(ctx context.Context, client *http.Client, url string) error {
 	return p.until(ctx, func(ctx context.Context) bool { return answers(ctx, client, url) })
 }
 
-// until returns when ready returns true. On a timeout it kills the process.
+// until waits until ready returns true. On a timeout it kills the process.
 func (p *Process) until(ctx context.Context, ready func(context.Context) bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -234,7 +238,7 @@ func (p *Process) until(ctx context.Context, ready func(context.Context) bool) e
 // errEnded is the cause of a context that ends with a process.
 var errEnded = errors.New("the process has exited")
 
-// poll returns when done returns true.
+// poll calls done until it returns true.
 func poll(ctx context.Context, done func(context.Context) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

@@ -2,8 +2,8 @@ package upstream
 
 import "testing"
 
-// NeedsProcesses skips a test under -short: it starts servers as processes, which are not built with the race detector
-// that the short tests run under.
+// NeedsProcesses skips the test under -short. The test starts servers as processes, whose binaries are not built with
+// the race detector, with which the short tests run.
 func NeedsProcesses(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

@@ -14,21 +14,24 @@ import (
 	"go.uber.org/zap"
 )
 
-// The environment variables that select a store.
+// Environment variables that select a store.
 const (
 	// KineBinary is the path of kine, built by go build -tags nats -modfile=tools/kine/go.mod github.com/k3s-io/kine.
 	KineBinary = "QUORATE_KINE"
-	// StoreName is one of KineStores, behind kine. Unset: the etcd that a test starts otherwise.
+	// StoreName selects the database in KineStores that tests use through kine. If the variable is not set, tests use
+	// etcd.
 	StoreName = "QUORATE_STORE"
 )
 
-// KineStores are what kine stores in: PostgreSQL, if it is installed, and the NATS server that is linked into kine.
+// KineStores are the databases that kine uses: PostgreSQL, if it is installed, and the NATS server that is linked into
+// kine.
 var KineStores = []string{"postgresql", "nats"}
 
-// Store serves etcd's protocol.
+// Store is a server with etcd's protocol.
 type Store struct {
 	Endpoint string // URL, without TLS
-	// Restart kills the server with SIGKILL and starts it again at the same address. etcd's does not.
+	// Restart kills the server with SIGKILL and starts it again at the same address. For etcd it
+	// returns errors.ErrUnsupported.
 	Restart func(context.Context) error
 }
 
@@ -46,7 +49,7 @@ func StartStore(t testing.TB) *Store {
 	return &Store{Endpoint: etcd.Endpoint, Restart: func(context.Context) error { return errors.ErrUnsupported }}
 }
 
-// StartKine starts kine on one of KineStores. It skips the test if the environment has no kine.
+// StartKine starts kine with the database name in KineStores. It skips the test if KineBinary is not set.
 func StartKine(t testing.TB, name string) *Store {
 	t.Helper()
 	binary := os.Getenv(KineBinary)
@@ -78,16 +81,17 @@ func StartKine(t testing.TB, name string) *Store {
 	}}
 }
 
-// kine is a running kine.
+// kine is a kine process and its configuration.
 type kine struct {
 	binary, database, address, directory string
 	process                              *Process // nil before the first start
 }
 
-// start returns when kine serves reads.
+// start starts kine and returns when it serves reads.
 func (k *kine) start(ctx context.Context) (err error) {
 	k.process, err = start("kine", k.binary, k.directory, []string{
-		"--listen-address=tcp://" + k.address, "--endpoint=" + k.database, "--metrics-bind-address=0", "--compact-min-retain=10",
+		"--listen-address=tcp://" + k.address, "--endpoint=" + k.database,
+		"--metrics-bind-address=0", "--compact-min-retain=10",
 	})
 	if err != nil {
 		return err
@@ -111,13 +115,14 @@ func (k *kine) stop() {
 	}
 }
 
-// startPostgres runs Debian's PostgreSQL and returns the URL of a database. It skips the test if it is not installed.
+// startPostgres runs Debian's PostgreSQL and returns the URL of a database. It skips the test if PostgreSQL is not
+// installed.
 func startPostgres(t testing.TB) string {
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if len(found) == 0 {
 		t.Skip("PostgreSQL is not installed")
 	}
-	directory, err := os.MkdirTemp("", "postgres") // a directory that the user postgres can reach
+	directory, err := os.MkdirTemp("", "postgres") // the user postgres must be able to access the directory
 	if err != nil {
 		t.Fatal(err)
 	}

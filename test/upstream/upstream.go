@@ -13,20 +13,22 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// storageTable is the source of upstream's test of storage in the module k8s.io/kubernetes. It is read, not imported:
-// that would link kube-apiserver.
+// storageTable is the source file of upstream's test of storage in the module k8s.io/kubernetes. It is parsed and not
+// imported, because an import would link kube-apiserver.
 const storageTable = "test/integration/etcd/data.go"
 
 // UpstreamResource is an entry of upstream's storage test for a resource in one version.
 type UpstreamResource struct {
-	Stub   string                  // a small valid object, as JSON without apiVersion and kind
-	Path   string                  // where it is stored
-	Stored schema.GroupVersionKind // empty: the kind itself
+	Stub   string                  // a small valid object in JSON, without apiVersion and kind
+	Path   string                  // key under which the object is stored
+	Stored schema.GroupVersionKind // kind in which the object is stored; empty: its own kind
 }
 
-// UpstreamResources reads upstream's table, which has every resource of this release. Namespaced objects are in the given
-// namespace.
-func UpstreamResources(ctx context.Context, namespace string) (map[schema.GroupVersionResource]UpstreamResource, error) {
+// UpstreamResources returns the entries of upstream's table, which contains every resource of this release. Namespaced
+// objects are in the given namespace.
+func UpstreamResources(
+	ctx context.Context, namespace string,
+) (map[schema.GroupVersionResource]UpstreamResource, error) {
 	workspace, err := inspect(ctx)
 	if err != nil {
 		return nil, err
@@ -43,7 +45,8 @@ func UpstreamResources(ctx context.Context, namespace string) (map[schema.GroupV
 	if err != nil {
 		return nil, err
 	}
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(directory, storageTable), nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(directory, storageTable), nil,
+		parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
@@ -59,9 +62,11 @@ func ModuleDirectory(ctx context.Context, module string) (string, error) {
 	return workspace.module(ctx, "Dir", module)
 }
 
-// readTable collects the entries of the form gvr("group", "version", "resource"): {Stub: ..., ...}. Their texts
-// contain variables.
-func readTable(file *ast.File, release *version.Version, variables map[string]string) (map[schema.GroupVersionResource]UpstreamResource, error) {
+// readTable returns the entries of the form gvr("group", "version", "resource"): {Stub: ..., ...}. Their texts contain
+// variables.
+func readTable(
+	file *ast.File, release *version.Version, variables map[string]string,
+) (map[schema.GroupVersionResource]UpstreamResource, error) {
 	resources := map[schema.GroupVersionResource]UpstreamResource{}
 	var failure error
 	ast.Inspect(file, func(node ast.Node) bool {
@@ -84,12 +89,12 @@ func readTable(file *ast.File, release *version.Version, variables map[string]st
 	return resources, failure
 }
 
-// entry of the table.
+// entry is an entry of the table that is being evaluated.
 type entry struct {
 	UpstreamResource
-	removed   string // the first release without it, if any
+	removed   string // the first release without the resource, or ""
 	variables map[string]string
-	failure   error // the first
+	failure   error // the first error
 }
 
 func (e *entry) read(fields *ast.CompositeLit) {
@@ -126,7 +131,7 @@ func calls(expression ast.Expr, function string) bool {
 	return isName && name.Name == function
 }
 
-// names returns the three arguments of gvr and gvkP.
+// names returns the three arguments of a call of gvr or gvkP.
 func (e *entry) names(expression ast.Expr) (names [3]string) {
 	call, isCall := expression.(*ast.CallExpr)
 	if !isCall || len(call.Args) != len(names) {
@@ -139,7 +144,7 @@ func (e *entry) names(expression ast.Expr) (names [3]string) {
 	return names
 }
 
-// text evaluates literals, variables and "+".
+// text returns the value of an expression of literals, variables and "+".
 func (e *entry) text(expression ast.Expr) string {
 	switch x := expression.(type) {
 	case *ast.BasicLit:

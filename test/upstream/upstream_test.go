@@ -3,6 +3,8 @@ package upstream
 import (
 	"go/parser"
 	"go/token"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -23,7 +25,9 @@ func TestUpstreamResources(t *testing.T) {
 			t.Errorf("%v: %+v", name, resource)
 		}
 	}
-	want := UpstreamResource{Stub: `{"data": {"foo": "bar"}, "metadata": {"name": "cm1"}}`, Path: "/registry/configmaps/there/cm1"}
+	want := UpstreamResource{
+		Stub: `{"data": {"foo": "bar"}, "metadata": {"name": "cm1"}}`, Path: "/registry/configmaps/there/cm1",
+	}
 	if got := resources[schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}]; got != want {
 		t.Errorf("got %+v", got)
 	}
@@ -40,16 +44,45 @@ func TestReadTable(t *testing.T) {
 	}
 	got, err := read(`
 		gvr("g", "v2", "old"): {Stub: "{}", ExpectedEtcdPath: "/old", RemovedVersion: "1.36"},
-		gvr("g", "v2", "new"): {Stub: ` + "`{\"a\": \"` + namespace + `\"}`" + `, ExpectedEtcdPath: "/new/" + namespace + "/x",
+		gvr("g", "v2", "new"): {Stub: ` + "`{\"a\": \"` + namespace + `\"}`" +
+		`, ExpectedEtcdPath: "/new/" + namespace + "/x",
 			ExpectedGVK: gvkP("h", "v1", "New"), IntroducedVersion: "1.2", RemovedVersion: "1.37"},
 	`)
-	want := UpstreamResource{`{"a": "there"}`, "/new/there/x", schema.GroupVersionKind{Group: "h", Version: "v1", Kind: "New"}}
-	if name := (schema.GroupVersionResource{Group: "g", Version: "v2", Resource: "new"}); err != nil || len(got) != 1 || got[name] != want {
+	want := UpstreamResource{
+		`{"a": "there"}`, "/new/there/x", schema.GroupVersionKind{Group: "h", Version: "v1", Kind: "New"},
+	}
+	if name := (schema.GroupVersionResource{Group: "g", Version: "v2", Resource: "new"}); err != nil ||
+		len(got) != 1 || got[name] != want {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	for _, table := range []string{`gvr("g", "v1", "r"): {Stub: other}`, `gvr("g", "r"): {Stub: "{}"}`, `gvr("g", "v1", "r"): {ExpectedGVK: kind}`} {
+	for _, table := range []string{
+		`gvr("g", "v1", "r"): {Stub: other}`, `gvr("g", "r"): {Stub: "{}"}`, `gvr("g", "v1", "r"): {ExpectedGVK: kind}`,
+	} {
 		if _, err := read(table + ",\n"); err == nil {
 			t.Errorf("no error for %s", table)
 		}
+	}
+}
+
+// TestSourcesBesideSandbox checks that the links that a stopped sandbox leaves in the repository do not prevent a build
+// for tests, and that a missing source does.
+func TestSourcesBesideSandbox(t *testing.T) {
+	root := t.TempDir()
+	for _, folder := range []string{".quorate/bin", "apiserver"} {
+		if err := os.MkdirAll(filepath.Join(root, folder), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/no/such/binary", filepath.Join(root, ".quorate/bin/quorate")); err != nil {
+		t.Fatal(err)
+	}
+	if err := lookAtSources(root); err != nil {
+		t.Errorf("with a stopped sandbox: %v", err)
+	}
+	if err := os.Symlink("/no/such/file", filepath.Join(root, "apiserver/server.go")); err != nil {
+		t.Fatal(err)
+	}
+	if err := lookAtSources(root); err == nil {
+		t.Error("a source that does not exist is not noticed")
 	}
 }

@@ -29,7 +29,9 @@ func write(t *testing.T) (directory, digest string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string][]byte{"quorate": data, "LICENSE": []byte("license"), "THIRD_PARTY_NOTICES": []byte("notices")} {
+	for name, content := range map[string][]byte{
+		"quorate": data, "LICENSE": []byte("license"), "THIRD_PARTY_NOTICES": []byte("notices"),
+	} {
 		if err := os.WriteFile(filepath.Join(files, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +65,8 @@ func TestReproducible(t *testing.T) {
 func TestCanonical(t *testing.T) {
 	for image, want := range map[string]string{
 		"quorate:v1": "docker.io/library/quorate:v1", "team/quorate:v1": "docker.io/team/quorate:v1",
-		"registry.example/quorate:v1": "registry.example/quorate:v1", "localhost:5000/quorate:v1": "localhost:5000/quorate:v1",
+		"registry.example/quorate:v1": "registry.example/quorate:v1",
+		"localhost:5000/quorate:v1":   "localhost:5000/quorate:v1",
 	} {
 		if got, err := canonical(image); err != nil || got != want {
 			t.Errorf("%s: %s, %v, want %s", image, got, err, want)
@@ -152,7 +155,8 @@ func checkFiles(t *testing.T, image v1.Image) {
 		}
 	}
 	for name, mode := range map[string]int64{
-		"quorate": 0o755, "etc/ssl/certs/ca-certificates.crt": 0o644, "licenses/THIRD_PARTY_NOTICES": 0o644, "licenses/quorate.cdx.json": 0o644, "tmp": 0o1777,
+		"quorate": 0o755, "etc/ssl/certs/ca-certificates.crt": 0o644, "licenses/THIRD_PARTY_NOTICES": 0o644,
+		"licenses/quorate.cdx.json": 0o644, "tmp": 0o1777,
 	} {
 		if got := max(modes[name], modes[name+"/"]); got != mode {
 			t.Errorf("%s has mode %o, want %o; files: %v", name, got, mode, modes)

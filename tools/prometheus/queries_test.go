@@ -72,17 +72,17 @@ func compareNames(t *testing.T, got string) {
 
 // sourceOf returns the exporter of the series that a selector selects, or "".
 func sourceOf(selector *parser.VectorSelector) string {
-	for prefix, source := range map[string]string{"quorate_": "operator", "kubelet_": "kubelet"} {
-		if strings.HasPrefix(selector.Name, prefix) {
-			return source
-		}
-	}
 	for _, matcher := range selector.LabelMatchers {
 		if matcher.Name == "job" && matcher.Type == labels.MatchEqual {
 			if selector.Name == "up" {
 				return "prometheus"
 			}
 			return map[string]string{"quorate-apiserver": "apiserver", "quorate-operator-metrics": "operator"}[matcher.Value]
+		}
+	}
+	for prefix, source := range map[string]string{"quorate_": "operator", "kubelet_": "kubelet"} {
+		if strings.HasPrefix(selector.Name, prefix) {
+			return source
 		}
 	}
 	return ""

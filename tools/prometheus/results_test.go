@@ -53,7 +53,8 @@ func allSeries(t *testing.T) string {
 				add(name, target(source, pod)+`,le="+Inf"`)
 			case source == "operator":
 				add(name, target(source, pod)+`,condition="Available",status="true"`)
-				series += fmt.Sprintf("  %s{%s} 1x30\n", name, target(source, pod)+`,condition="Degraded",status="true",host="managed"`)
+				series += fmt.Sprintf("  %s{%s} 1x30\n", name,
+					target(source, pod)+`,condition="Degraded",status="true",host="managed"`)
 			default:
 				add(name, target(source, pod))
 			}

@@ -32,7 +32,8 @@ func TestRules(t *testing.T) {
 			for at, want := range s.firing {
 				slices.Sort(want)
 				if !slices.Equal(got[at], want) {
-					t.Errorf("after %v the alerts are\n\t%s\nwant\n\t%s", at, strings.Join(got[at], "\n\t"), strings.Join(want, "\n\t"))
+					t.Errorf("after %v the alerts are\n\t%s\nwant\n\t%s", at, strings.Join(got[at], "\n\t"),
+						strings.Join(want, "\n\t"))
 				}
 			}
 		})
@@ -74,7 +75,8 @@ func TestRunbooksHaveAlerts(t *testing.T) {
 	}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".md")
-		if name != "README" && !slices.ContainsFunc(alertingRules(t), func(r *rules.AlertingRule) bool { return r.Name() == name }) {
+		if name != "README" &&
+			!slices.ContainsFunc(alertingRules(t), func(r *rules.AlertingRule) bool { return r.Name() == name }) {
 			t.Errorf("%s describes no alert", file)
 		}
 	}
@@ -120,7 +122,9 @@ func load(t *testing.T, series map[string]string, end time.Duration) (*promqltes
 	for name, values := range all {
 		input += fmt.Sprintf("  %s %s\n", name, strings.ReplaceAll(values, "xN", fmt.Sprintf("x%d", int(end.Minutes()))))
 	}
-	suite, err := promqltest.NewLazyLoader(input, promqltest.LazyLoaderOpts{EnableAtModifier: true, EnableNegativeOffset: true})
+	suite, err := promqltest.NewLazyLoader(input, promqltest.LazyLoaderOpts{
+		EnableAtModifier: true, EnableNegativeOffset: true,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,8 +23,8 @@ var healthy = map[string]string{
 	certificate("expiration"): "7776000xN", certificate("not_before"): "0xN",
 	ready: "1xN", lastSuccess: "-90xN",
 	`quorate_backup_last_success_timestamp_seconds{` + demo + `}`: "-95xN",
-	database("size", "demo-0"):                                    "95xN", database("in_use", "demo-0"): "50xN", database("quota", "demo-0"): "100xN",
-	condition("EtcdSpaceAvailable", "a"):                    "1xN",
+	database("size", "demo-0"):                                    "95xN", database("in_use", "demo-0"): "50xN",
+	database("quota", "demo-0"): "100xN", condition("EtcdSpaceAvailable", "a"): "1xN",
 	`etcd_server_leader_changes_seen_total{` + server + `}`: "9xN",
 	volume("available", "demo-0"):                           "50xN", volume("capacity", "demo-0"): "100xN",
 	requests("200"): "0+60xN",
@@ -75,6 +75,10 @@ func sli(of string, labels ...string) string {
 	return name + "}"
 }
 
+func ownWrites(labels, writer, result string) string {
+	return fmt.Sprintf(`quorate_own_writes_total{%s,writer=%q,result=%q}`, labels, writer, result)
+}
+
 // Alerts in the format of evaluate.
 const (
 	available  = `QuorateClusterUnavailable{cluster="demo", namespace="ns", severity="critical"} ApiServerCluster ns/demo has not been available for 5 minutes.`
@@ -114,7 +118,11 @@ var scenarios = []struct {
 	{"healthy", nil, firing{10 * minute: nil, 2 * time.Hour: nil}},
 	{
 		"no operator is ready", map[string]string{`up{` + operator + `,pod="a"}`: "0xN"},
-		firing{9 * minute: nil, 10 * minute: {`QuorateOperatorAbsent{severity="critical"} Prometheus has scraped no Quorate operator for 10 minutes.`}},
+		firing{
+			9 * minute: nil, 10 * minute: {
+				`QuorateOperatorAbsent{severity="critical"} Prometheus has scraped no Quorate operator for 10 minutes.`,
+			},
+		},
 	},
 	{
 		"reconciliations fail", map[string]string{
@@ -125,7 +133,8 @@ var scenarios = []struct {
 	{
 		// 1000 seconds is the longest time between retries.
 		"reconciliations fail rarely", map[string]string{
-			`controller_runtime_reconcile_errors_total{` + operator + `,controller="apiservercluster"}`: "7x9 8x16 9x16 10x16 11x16 12x16 13xN",
+			`controller_runtime_reconcile_errors_total{` + operator +
+				`,controller="apiservercluster"}`: "7x9 8x16 9x16 10x16 11x16 12x16 13xN",
 		},
 		firing{39 * minute: nil, 40 * minute: {reconcileErrors}, 90 * minute: {reconcileErrors}},
 	},
@@ -136,7 +145,9 @@ var scenarios = []struct {
 		firing{20 * minute: nil, 2 * time.Hour: nil},
 	},
 	{
-		"unavailable for some time", map[string]string{condition("Available", "a"): "0x8 1xN", condition("Available", "b"): "0x8 1xN"},
+		"unavailable for some time", map[string]string{
+			condition("Available", "a"): "0x8 1xN", condition("Available", "b"): "0x8 1xN",
+		},
 		firing{4 * minute: nil, 5 * minute: {available}, 8 * minute: {available}, 9 * minute: nil},
 	},
 	{
@@ -183,7 +194,9 @@ var scenarios = []struct {
 		firing{29 * minute: nil, 30 * minute: {degraded}},
 	},
 	{
-		"degraded except for moments", map[string]string{condition("Degraded", "a"): "1x3 0 1x3 0 1x3 0 1x3 0 1x3 0 1x3 0 1x3 0 1x3 0 0xN"},
+		"degraded except for moments", map[string]string{
+			condition("Degraded", "a"): "1x3 0 1x3 0 1x3 0 1x3 0 1x3 0 1x3 0 1x3 0 1x3 0 0xN",
+		},
 		firing{29 * minute: nil, 30 * minute: {degraded}, 40 * minute: {degraded}, 45 * minute: nil},
 	},
 	{
@@ -196,11 +209,15 @@ var scenarios = []struct {
 		firing{40 * minute: nil},
 	},
 	{
-		"renewal of a certificate overdue", map[string]string{certificate("expiration"): "776000xN", certificate("not_before"): "-7000000xN"},
+		"renewal of a certificate overdue", map[string]string{
+			certificate("expiration"): "776000xN", certificate("not_before"): "-7000000xN",
+		},
 		firing{14 * minute: nil, 15 * minute: {expires("warning", "9.968%")}},
 	},
 	{
-		"certificate about to expire", map[string]string{certificate("expiration"): "10xN", certificate("not_before"): "-90xN"},
+		"certificate about to expire", map[string]string{
+			certificate("expiration"): "10xN", certificate("not_before"): "-90xN",
+		},
 		firing{16 * minute: {expires("critical", "-950%"), expires("warning", "-950%")}},
 	},
 	{
@@ -247,11 +264,14 @@ var scenarios = []struct {
 	},
 	{
 		"volume nearly full", map[string]string{volume("available", "demo-0"): "5xN"},
-		firing{9 * minute: nil, 10 * minute: {`QuorateVolumeNearlyFull{cluster="demo", namespace="ns", persistentvolumeclaim="demo-0", severity="warning"} ` +
-			`PersistentVolumeClaim ns/demo-0 of ApiServerCluster ns/demo has 5% of its space left.`}},
+		firing{9 * minute: nil,
+			10 * minute: {`QuorateVolumeNearlyFull{cluster="demo", namespace="ns", persistentvolumeclaim="demo-0", severity="warning"} ` +
+				`PersistentVolumeClaim ns/demo-0 of ApiServerCluster ns/demo has 5% of its space left.`}},
 	},
 	{
-		"volume of another application nearly full", map[string]string{volume("available", "other-0"): "5xN", volume("capacity", "other-0"): "100xN"},
+		"volume of another application nearly full", map[string]string{
+			volume("available", "other-0"): "5xN", volume("capacity", "other-0"): "100xN",
+		},
 		firing{time.Hour: nil},
 	},
 	{
@@ -261,18 +281,50 @@ var scenarios = []struct {
 	},
 	{
 		"no API server is scraped", map[string]string{`up{job="quorate-apiserver",` + demo + `,pod="demo-0"}`: "0xN"},
-		firing{9 * minute: nil, 10 * minute: {`QuorateAPIServersNotScraped{cluster="demo", namespace="ns", severity="warning"} ` +
-			`Prometheus has scraped no API server of ApiServerCluster ns/demo for 10 minutes.`}},
+		firing{9 * minute: nil,
+			10 * minute: {`QuorateAPIServersNotScraped{cluster="demo", namespace="ns", severity="warning"} ` +
+				`Prometheus has scraped no API server of ApiServerCluster ns/demo for 10 minutes.`}},
 	},
 	{
-		"overload", map[string]string{`apiserver_flowcontrol_rejected_requests_total{` + server + `,priority_level="workload-low"}`: "0+60xN"},
-		firing{10 * minute: nil, 30 * minute: {`QuorateOverload{cluster="demo", namespace="ns", priority_level="workload-low", severity="warning"} ` +
-			`Priority level workload-low of ApiServerCluster ns/demo rejects 1 requests per second.`}},
+		"overload", map[string]string{
+			`apiserver_flowcontrol_rejected_requests_total{` + server + `,priority_level="workload-low"}`: "0+60xN",
+		},
+		firing{10 * minute: nil,
+			30 * minute: {`QuorateOverload{cluster="demo", namespace="ns", priority_level="workload-low", severity="warning"} ` +
+				`Priority level workload-low of ApiServerCluster ns/demo rejects 1 requests per second.`}},
+	},
+	{
+		"a controller of the API servers writes without end", map[string]string{
+			ownWrites(server, "customresourcedefinitions", "refused"): "_x30 0+60xN",
+			ownWrites(server, "bootstrap", "permitted"):               "0+60xN",
+		},
+		firing{30 * minute: nil,
+			60 * minute: {`QuorateOwnWritesRefused{cluster="demo", namespace="ns", severity="warning", ` +
+				`writer="customresourcedefinitions"} The API servers of ApiServerCluster ns/demo have refused writes of their controller ` +
+				`customresourcedefinitions for 10 minutes.`}},
+	},
+	{
+		"a controller of the operator writes without end", map[string]string{
+			ownWrites(operator, "apiservercluster", "refused"):  "0+60x30 1800xN",
+			ownWrites(operator, "apiserverbackup", "permitted"): "0+60xN",
+		},
+		firing{20 * minute: {`QuorateOwnWritesRefused{severity="warning", writer="apiservercluster"} The operator has refused writes of its ` +
+			`controller apiservercluster for 10 minutes.`}, 120 * minute: nil},
+	},
+	{
+		"a background panic", map[string]string{
+			`quorate_background_panics_total{` + server + `,loop="controllers"}`: "0x10 1xN",
+		},
+		firing{9 * minute: nil,
+			20 * minute: {`QuorateBackgroundPanics{cluster="demo", loop="controllers", namespace="ns", pod="demo-0", severity="warning"} ` +
+				`controllers in the API server of pod ns/demo-0 has panicked in the last hour.`}, 120 * minute: nil},
 	},
 	{
 		"faults of other API servers and etcds", map[string]string{
-			`etcd_server_leader_changes_seen_total{job="etcd"}`: "0+1xN", `apiserver_request_total{job="kube-apiserver",code="500"}`: "0+60xN",
-			`etcd_mvcc_db_total_size_in_bytes{job="etcd"}`: "90xN", `etcd_server_quota_backend_bytes{job="etcd"}`: "100xN",
+			`etcd_server_leader_changes_seen_total{job="etcd"}`:        "0+1xN",
+			`apiserver_request_total{job="kube-apiserver",code="500"}`: "0+60xN",
+			`etcd_mvcc_db_total_size_in_bytes{job="etcd"}`:             "90xN",
+			`etcd_server_quota_backend_bytes{job="etcd"}`:              "100xN",
 		},
 		firing{30 * minute: nil},
 	},
@@ -290,21 +342,31 @@ var scenarios = []struct {
 	},
 	{
 		"requests fail slowly", map[string]string{requests("500"): "0+1.2xN"},
-		firing{175 * minute: nil, 190 * minute: {burns("QuorateAPIErrorBudgetBurn", "warning", "3d", "6h", "1.961%", "fail")}},
+		firing{
+			175 * minute: nil, 190 * minute: {burns("QuorateAPIErrorBudgetBurn", "warning", "3d", "6h", "1.961%", "fail")},
+		},
 	},
 	{
 		"half of the requests are slow", map[string]string{sli("bucket", `le="1.0"`): "0+30xN"},
-		firing{4 * minute: {burns("QuorateAPILatencyBudgetBurn", "critical", "1h", "5m", "50%", "take longer than a second")}},
+		firing{
+			4 * minute: {burns("QuorateAPILatencyBudgetBurn", "critical", "1h", "5m", "50%", "take longer than a second")},
+		},
 	},
 	{
 		"half of the requests are slow, stored by Prometheus 2", map[string]string{
 			sli("bucket", `le="1.0"`): "_xN", sli("bucket", `le="1"`): "0+30xN",
 		},
-		firing{4 * minute: {burns("QuorateAPILatencyBudgetBurn", "critical", "1h", "5m", "50%", "take longer than a second")}},
+		firing{
+			4 * minute: {burns("QuorateAPILatencyBudgetBurn", "critical", "1h", "5m", "50%", "take longer than a second")},
+		},
 	},
 	{
 		"few requests are slow", map[string]string{sli("bucket", `le="1.0"`): "0+58.8xN"},
-		firing{175 * minute: nil, 190 * minute: {burns("QuorateAPILatencyBudgetBurn", "warning", "3d", "6h", "2%", "take longer than a second")}},
+		firing{
+			175 * minute: nil, 190 * minute: {
+				burns("QuorateAPILatencyBudgetBurn", "warning", "3d", "6h", "2%", "take longer than a second"),
+			},
+		},
 	},
 	{
 		"long-running requests are slow", map[string]string{

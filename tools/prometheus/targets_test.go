@@ -103,7 +103,9 @@ func TestPodMonitor(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(documents[len(documents)-1]), &monitor); err != nil || monitor.Kind != "PodMonitor" {
 		t.Fatal(monitor.Kind, err)
 	}
-	generated := []*relabel.Config{rename("__meta_kubernetes_namespace", "namespace"), rename("__meta_kubernetes_pod_name", "pod")}
+	generated := []*relabel.Config{
+		rename("__meta_kubernetes_namespace", "namespace"), rename("__meta_kubernetes_pod_name", "pod"),
+	}
 	for _, relabeling := range monitor.Spec.PodMetricsEndpoints[0].Relabelings {
 		c := relabel.DefaultRelabelConfig
 		c.SourceLabels, c.TargetLabel = relabeling.SourceLabels, relabeling.TargetLabel

@@ -23,7 +23,9 @@ import (
 )
 
 // lifecycle returns the plugin with a cache of namespaces by phase. It has no storage, so reading it panics.
-func lifecycle(t *testing.T, phases map[string]corev1.NamespacePhase) (*NamespaceLifecycle, *testclock.FakePassiveClock) {
+func lifecycle(
+	t *testing.T, phases map[string]corev1.NamespacePhase,
+) (*NamespaceLifecycle, *testclock.FakePassiveClock) {
 	t.Helper()
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	for name, phase := range phases {
@@ -58,16 +60,23 @@ func TestNamespaceLifecycle(t *testing.T) {
 		attributes *admission.Attributes
 		want       string // part of the error; empty: admitted
 	}{
-		"create in an active namespace":      {write(admission.Create, "", "pods", "Pod", "active", "a"), ""},
-		"create in a terminating namespace":  {write(admission.Create, "", "pods", "Pod", "going", "a"), "because it is being terminated"},
-		"update in a terminating namespace":  {write(admission.Update, "", "pods", "Pod", "going", "a"), ""},
-		"delete in a terminating namespace":  {write(admission.Delete, "", "pods", "Pod", "going", "a"), ""},
-		"update by the server":               {internal, ""},
-		"cluster-scoped object":              {write(admission.Create, "", "nodes", "Node", "", "a"), ""},
-		"create of a namespace":              {write(admission.Create, "", "namespaces", "Namespace", "new", "new"), ""},
-		"delete of a protected namespace":    {write(admission.Delete, "", "namespaces", "Namespace", "", "kube-system"), "this namespace may not be deleted"},
-		"delete of another namespace":        {write(admission.Delete, "", "namespaces", "Namespace", "", "active2"), ""},
-		"access review in no such namespace": {write(admission.Create, "authorization.k8s.io", "localsubjectaccessreviews", "LocalSubjectAccessReview", "none", ""), ""},
+		"create in an active namespace": {write(admission.Create, "", "pods", "Pod", "active", "a"), ""},
+		"create in a terminating namespace": {
+			write(admission.Create, "", "pods", "Pod", "going", "a"), "because it is being terminated",
+		},
+		"update in a terminating namespace": {write(admission.Update, "", "pods", "Pod", "going", "a"), ""},
+		"delete in a terminating namespace": {write(admission.Delete, "", "pods", "Pod", "going", "a"), ""},
+		"update by the server":              {internal, ""},
+		"cluster-scoped object":             {write(admission.Create, "", "nodes", "Node", "", "a"), ""},
+		"create of a namespace":             {write(admission.Create, "", "namespaces", "Namespace", "new", "new"), ""},
+		"delete of a protected namespace": {
+			write(admission.Delete, "", "namespaces", "Namespace", "", "kube-system"), "this namespace may not be deleted",
+		},
+		"delete of another namespace": {write(admission.Delete, "", "namespaces", "Namespace", "", "active2"), ""},
+		"access review in no such namespace": {
+			write(admission.Create, "authorization.k8s.io", "localsubjectaccessreviews", "LocalSubjectAccessReview", "none", ""),
+			"",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := plugin.Admit(t.Context(), test.attributes)
@@ -115,13 +124,19 @@ func TestDeletionMakesTheCacheStaleForAWhile(t *testing.T) {
 func TestServedGroups(t *testing.T) {
 	check := ServedGroups{Groups: []string{"demo.example.com"}}
 	for group, served := range map[string]bool{"demo.example.com": true, "example.com": false} {
-		attributes := write(admission.Create, "apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition", "", "a")
-		attributes.Object = &apiextensions.CustomResourceDefinition{Spec: apiextensions.CustomResourceDefinitionSpec{Group: group}}
-		if err := check.Validate(t.Context(), attributes); (err == nil) != served || err != nil && !apierrors.IsForbidden(err) {
+		attributes := write(admission.Create, "apiextensions.k8s.io", "customresourcedefinitions",
+			"CustomResourceDefinition", "", "a")
+		attributes.Object = &apiextensions.CustomResourceDefinition{
+			Spec: apiextensions.CustomResourceDefinitionSpec{Group: group},
+		}
+		if err := check.Validate(t.Context(), attributes); (err == nil) != served ||
+			err != nil && !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", group, err)
 		}
 	}
-	if err := check.Validate(t.Context(), write(admission.Create, "demo.example.com", "widgets", "Widget", "a", "b")); err != nil {
+	if err := check.Validate(
+		t.Context(), write(admission.Create, "demo.example.com", "widgets", "Widget", "a", "b"),
+	); err != nil {
 		t.Error(err)
 	}
 }

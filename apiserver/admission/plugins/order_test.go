@@ -37,13 +37,27 @@ func TestEnabled(t *testing.T) {
 		on, off    []string
 		complaints []string
 	}{
-		"defaults":     {on: []string{"NamespaceLifecycle", "LimitRanger", "ResourceQuota"}, off: []string{"NodeRestriction", "AlwaysDeny"}},
-		"enabled":      {selection: Selection{Enable: []string{"NodeRestriction"}}, on: []string{"NodeRestriction", "LimitRanger"}},
-		"disabled":     {selection: Selection{Disable: []string{"LimitRanger"}}, on: []string{"ServiceAccount"}, off: []string{"LimitRanger"}},
-		"all named":    {selection: Selection{Control: []string{"AlwaysDeny"}}, on: []string{"AlwaysDeny"}, off: []string{"LimitRanger"}},
-		"none at all":  {selection: Selection{Control: []string{}}, off: []string{"NamespaceLifecycle"}},
-		"unknown":      {selection: Selection{Enable: []string{"X"}, Disable: []string{"Y"}}, complaints: []string{`enable-admission-plugins plugin "X" is unknown`, `disable-admission-plugins plugin "Y" is unknown`}},
-		"unknown, old": {selection: Selection{Control: []string{"X"}}, complaints: []string{`admission-control plugin "X" is unknown`}},
+		"defaults": {
+			on: []string{"NamespaceLifecycle", "LimitRanger", "ResourceQuota"}, off: []string{"NodeRestriction", "AlwaysDeny"},
+		},
+		"enabled": {
+			selection: Selection{Enable: []string{"NodeRestriction"}}, on: []string{"NodeRestriction", "LimitRanger"},
+		},
+		"disabled": {
+			selection: Selection{Disable: []string{"LimitRanger"}}, on: []string{"ServiceAccount"}, off: []string{"LimitRanger"},
+		},
+		"all named": {
+			selection: Selection{Control: []string{"AlwaysDeny"}}, on: []string{"AlwaysDeny"}, off: []string{"LimitRanger"},
+		},
+		"none at all": {selection: Selection{Control: []string{}}, off: []string{"NamespaceLifecycle"}},
+		"unknown": {
+			selection: Selection{Enable: []string{"X"}, Disable: []string{"Y"}}, complaints: []string{
+				`enable-admission-plugins plugin "X" is unknown`, `disable-admission-plugins plugin "Y" is unknown`,
+			},
+		},
+		"unknown, old": {
+			selection: Selection{Control: []string{"X"}}, complaints: []string{`admission-control plugin "X" is unknown`},
+		},
 		"both": {
 			selection:  Selection{Enable: []string{"Priority", "LimitRanger"}, Disable: []string{"LimitRanger", "Priority"}},
 			complaints: []string{"[LimitRanger Priority] in enable-admission-plugins and disable-admission-plugins overlapped"},
@@ -61,8 +75,10 @@ func TestEnabled(t *testing.T) {
 			complaints: []string{`enable-admission-plugins plugin "LimitRanger" is unknown`},
 		},
 		"old and new": {
-			selection:  Selection{Enable: []string{"Priority"}, Control: []string{"Priority"}},
-			complaints: []string{"admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive"},
+			selection: Selection{Enable: []string{"Priority"}, Control: []string{"Priority"}},
+			complaints: []string{
+				"admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive",
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -21,12 +21,16 @@ import (
 func rule(operation, group, resource string) admissionregistrationv1.RuleWithOperations {
 	return admissionregistrationv1.RuleWithOperations{
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationType(operation)},
-		Rule:       admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{resource}},
+		Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{resource},
+		},
 	}
 }
 
 func TestRuleIndex(t *testing.T) {
-	pods, deployments := schema.GroupResource{Resource: "pods"}, schema.GroupResource{Group: "apps", Resource: "deployments"}
+	pods, deployments := schema.GroupResource{Resource: "pods"}, schema.GroupResource{
+		Group: "apps", Resource: "deployments",
+	}
 	for name, test := range map[string]struct {
 		rule        admissionregistrationv1.RuleWithOperations
 		operation   string
@@ -63,11 +67,14 @@ func TestRuleIndex(t *testing.T) {
 func TestRuleIndexFollows(t *testing.T) {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"},
-		Webhooks:   []admissionregistrationv1.ValidatingWebhook{{Rules: []admissionregistrationv1.RuleWithOperations{rule("CREATE", "", "pods")}}},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Rules: []admissionregistrationv1.RuleWithOperations{rule("CREATE", "", "pods")},
+		}},
 	}
 	client := fake.NewClientset(configuration)
 	factory := informers.NewSharedInformerFactory(client, 0)
-	index, err := newRuleIndex(factory.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer(), rulesOfValidatingWebhooks)
+	index, err := newRuleIndex(factory.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer(),
+		rulesOfValidatingWebhooks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +91,9 @@ func TestRuleIndexFollows(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	becomes("synced", func() bool { return index.MaySelect("CREATE", pods, "") && !index.MaySelect("CREATE", secrets, "") })
+	becomes("synced", func() bool {
+		return index.MaySelect("CREATE", pods, "") && !index.MaySelect("CREATE", secrets, "")
+	})
 	configurations := client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	if err := configurations.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -93,7 +102,8 @@ func TestRuleIndexFollows(t *testing.T) {
 }
 
 func TestPolicyWithoutRulesSelectsEverything(t *testing.T) {
-	if got := rulesOfValidatingPolicy(&admissionregistrationv1.ValidatingAdmissionPolicy{}); len(got) != 1 || got[0].Resources[0] != "*/*" {
+	if got := rulesOfValidatingPolicy(&admissionregistrationv1.ValidatingAdmissionPolicy{}); len(got) != 1 ||
+		got[0].Resources[0] != "*/*" {
 		t.Errorf("got %v", got)
 	}
 }
@@ -105,7 +115,9 @@ func BenchmarkMaySelect(b *testing.B) {
 	}
 	for i := range 100 {
 		group := fmt.Sprintf("group-%d.example.com", i)
-		index.rules[types.UID(group)] = []admissionregistrationv1.RuleWithOperations{rule("CREATE", group, "things"), rule("UPDATE", group, "*")}
+		index.rules[types.UID(group)] = []admissionregistrationv1.RuleWithOperations{
+			rule("CREATE", group, "things"), rule("UPDATE", group, "*"),
+		}
 	}
 	index.rules["pods"] = []admissionregistrationv1.RuleWithOperations{rule("DELETE", "", "pods")}
 	index.rebuild()
@@ -118,9 +130,11 @@ func BenchmarkMaySelect(b *testing.B) {
 	}
 }
 
-// TestRulesOfDisabledPolicies: no informer follows a kind that is not served, as mutating policies with --emulated-version=1.34.
+// TestRulesOfDisabledPolicies: no informer follows a kind that is not served, as mutating policies with
+// --emulated-version=1.34.
 func TestRulesOfDisabledPolicies(t *testing.T) {
-	featuregatetesting.SetFeatureGateEmulationVersionDuringTest(t, utilfeature.DefaultFeatureGate, version.MustParse("1.34"))
+	featuregatetesting.SetFeatureGateEmulationVersionDuringTest(t,
+		utilfeature.DefaultFeatureGate, version.MustParse("1.34"))
 	index, err := rulesFor(MutatingAdmissionPolicy, informers.NewSharedInformerFactory(fake.NewClientset(), 0))
 	if index != nil || err != nil {
 		t.Errorf("got %v, %v, want no index", index, err)

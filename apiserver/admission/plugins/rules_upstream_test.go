@@ -29,7 +29,8 @@ func randomRule(random *rand.Rand) (rule admissionregistrationv1.RuleWithOperati
 	}
 	rule.APIGroups = some(random, "", "apps", "*", "example.com")
 	rule.APIVersions = some(random, "v1", "v2", "*")
-	rule.Resources = some(random, "pods", "deployments", "*", "pods/exec", "pods/*", "*/scale", "*/*", "deployments/scale", "/", "pods/", "a/b/c")
+	rule.Resources = some(random, "pods", "deployments", "*", "pods/exec", "pods/*", "*/scale", "*/*",
+		"deployments/scale", "/", "pods/", "a/b/c")
 	if random.IntN(2) == 0 {
 		rule.Scope = ptr.To(admissionregistrationv1.ScopeType(one(random, "*", "Cluster", "Namespaced")))
 	}
@@ -50,7 +51,8 @@ func TestRuleIndexSelectsWhatUpstreamMatches(t *testing.T) {
 		index.rebuild()
 		for range 20 {
 			resource := schema.GroupVersionResource{
-				Group: one(random, "", "apps", "example.com", "other"), Version: one(random, "v1", "v2"), Resource: one(random, "pods", "deployments", "things", "a"),
+				Group: one(random, "", "apps", "example.com", "other"), Version: one(random, "v1", "v2"),
+				Resource: one(random, "pods", "deployments", "things", "a"),
 			}
 			subresource := one(random, "", "exec", "scale", "status", "b/c")
 			operation := admission.Operation(one(random, "CREATE", "UPDATE", "DELETE", "CONNECT"))

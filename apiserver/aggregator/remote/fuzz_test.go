@@ -13,7 +13,7 @@ import (
 
 var widgets = schema.GroupVersion{Group: "example.com", Version: "v1"}
 
-// answer is a server that sends one body for all paths.
+// answer is a server that sends the same body for all paths.
 type answer struct {
 	contentType string
 	body        []byte
@@ -22,7 +22,8 @@ type answer struct {
 // Fetch implements Backend.
 func (a answer) Fetch(context.Context, string, http.Header) (*http.Response, error) {
 	return &http.Response{
-		StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {a.contentType}}, Body: io.NopCloser(bytes.NewReader(a.body)),
+		StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {a.contentType}},
+		Body: io.NopCloser(bytes.NewReader(a.body)),
 	}, nil
 }
 
@@ -33,7 +34,9 @@ func FuzzDiscovery(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, contentType := range []string{aggregatedType, strings.Replace(aggregatedType, "v2;", "v2beta1;", 1), "application/json", "x"} {
+	for _, contentType := range []string{
+		aggregatedType, strings.Replace(aggregatedType, "v2;", "v2beta1;", 1), "application/json", "x",
+	} {
 		for _, body := range []string{
 			`{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[{"metadata":{"name":"example.com"},"versions":[{"version":"v1","resources":[{"resource":"widgets","scope":"Namespaced","verbs":["get"],"subresources":[{"subresource":"status"}]}]}]}]}`,
 			`{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2beta1","items":[{"versions":null},null]}`,

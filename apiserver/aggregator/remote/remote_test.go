@@ -21,7 +21,7 @@ import (
 	"quorate.dev/apiserver/builtin/priority"
 )
 
-// backend serves documents by path from memory.
+// backend is a server whose documents are in memory.
 type backend struct {
 	lock      sync.Mutex
 	documents map[string]document
@@ -92,18 +92,20 @@ func aggregatedType(version string) string {
 	return "application/json;g=apidiscovery.k8s.io;v=" + version + ";as=APIGroupDiscoveryList"
 }
 
-// groupList returns the aggregated discovery of one resource in v1 and v2 of a group.
+// groupList returns the aggregated discovery of one resource in the versions v1 and v2 of a group.
 func groupList(version, group, resource string) document {
 	return document{contentType: aggregatedType(version), tag: `"` + resource + `"`, body: fmt.Sprintf(
 		`{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/%s","items":[{"metadata":{"name":%q},"versions":[`+
 			`{"version":"v1","resources":[{"resource":%q,"scope":"Cluster","verbs":["get"],"subresources":[{"subresource":"status","verbs":["get"]}]}]},`+
-			`{"version":"v2","resources":[{"resource":%q,"scope":"Cluster","verbs":["get"]}]}]}]}`, version, group, resource, resource)}
+			`{"version":"v2","resources":[{"resource":%q,"scope":"Cluster","verbs":["get"]}]}]}]}`, version, group,
+		resource, resource)}
 }
 
 func apiService(b remote.Backend, server, group, version string) *remote.APIService {
 	return &remote.APIService{
-		GroupVersion: schema.GroupVersion{Group: group, Version: version}, Priority: priority.Priority{Group: 100, Version: 10},
-		Server: remote.Server{Namespace: "default", Name: server, Port: 443}, Backend: b,
+		GroupVersion: schema.GroupVersion{Group: group, Version: version},
+		Priority:     priority.Priority{Group: 100, Version: 10},
+		Server:       remote.Server{Namespace: "default", Name: server, Port: 443}, Backend: b,
 	}
 }
 
@@ -138,7 +140,7 @@ func find(t *testing.T, c *remote.Controller, group, version string) *remote.Doc
 	return d
 }
 
-// summary returns the freshness and the resources of a group version.
+// summary returns the freshness and the names of the resources of a group version.
 func summary(d *remote.Documents) string {
 	var names []string
 	for _, r := range d.Discovery.Resources {
@@ -167,7 +169,9 @@ func TestDiscoveryForms(t *testing.T) {
 		current, beta, legacy := newBackend(), newBackend(), newBackend()
 		current.set("/apis", groupList("v2", "current.example.com", "things"))
 		beta.set("/apis", groupList("v2beta1", "beta.example.com", "betas"))
-		legacy.set("/apis", document{contentType: "application/json", body: `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`})
+		legacy.set("/apis", document{
+			contentType: "application/json", body: `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`,
+		})
 		legacy.set("/apis/legacy.example.com/v1", document{contentType: "application/json", body: legacyV1})
 		c.Observe("v1.current.example.com", apiService(current, "current", "current.example.com", "v1"))
 		c.Observe("v2.current.example.com", apiService(current, "current", "current.example.com", "v2"))
@@ -180,7 +184,7 @@ func TestDiscoveryForms(t *testing.T) {
 		synctest.Wait()
 		check(t, c, "current.example.com", "v1", "Current things,things/status")
 		check(t, c, "current.example.com", "v2", "Current things")
-		check(t, c, "current.example.com", "v3", "Current ") // the server does not have it
+		check(t, c, "current.example.com", "v3", "Current ") // the server does not have this version
 		check(t, c, "beta.example.com", "v1", "Current betas,betas/status")
 		check(t, c, "legacy.example.com", "v1", "Current olds,olds/status,orphans,orphans/scale")
 		check(t, c, "legacy.example.com", "v2", "Stale ")
@@ -201,7 +205,9 @@ func TestFailureKeepsTheLastDocuments(t *testing.T) {
 		c.Known()
 		b := newBackend()
 		b.set("/apis", groupList("v2", "a.example.com", "things"))
-		b.set("/openapi/v3", document{body: `{"paths":{"apis/a.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/a.example.com/v1?hash=1"}}}`})
+		b.set("/openapi/v3", document{
+			body: `{"paths":{"apis/a.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/a.example.com/v1?hash=1"}}}`,
+		})
 		c.Observe("v1.a.example.com", apiService(b, "a", "a.example.com", "v1"))
 		check(t, c, "a.example.com", "v1", "Stale ") // until the first download
 		pass(2 * time.Second)
@@ -215,7 +221,9 @@ func TestFailureKeepsTheLastDocuments(t *testing.T) {
 			t.Errorf("%d requests in five minutes, want 6", n)
 		}
 		for name, d := range map[string]document{
-			"garbage": {contentType: aggregatedType("v2"), body: "garbage"}, "other kind": {contentType: aggregatedType("v2"), body: `{"kind":"Pod","apiVersion":"v1"}`},
+			"garbage": {contentType: aggregatedType("v2"), body: "garbage"}, "other kind": {
+				contentType: aggregatedType("v2"), body: `{"kind":"Pod","apiVersion":"v1"}`,
+			},
 			"unavailable": {status: http.StatusServiceUnavailable}, "not found": {status: http.StatusNotFound},
 			"huge": {contentType: aggregatedType("v2"), body: strings.Repeat(" ", 16<<20+1)},
 		} {
@@ -247,10 +255,8 @@ func TestFailureKeepsTheLastDocuments(t *testing.T) {
 	})
 }
 
-// TestSlowServersDelayNoOther: a thousand servers that never respond use a bounded number of goroutines and do not delay
-// one that responds, nor the start for long.
-// TestAPIServiceIsRegisteredAgain: the documents of a group version are downloaded although the server's have not changed
-// since its APIService referred to the server before.
+// TestAPIServiceIsRegisteredAgain checks that the documents of a group version are downloaded although the server's
+// documents have not changed since an APIService of the group version named the server before.
 func TestAPIServiceIsRegisteredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, b := start(t), newBackend()
@@ -269,6 +275,8 @@ func TestAPIServiceIsRegisteredAgain(t *testing.T) {
 	})
 }
 
+// TestSlowServersDelayNoOther has a thousand servers that never respond. They use a bounded number of goroutines, and
+// neither delay a server that responds, nor the start for long.
 func TestSlowServersDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t)
@@ -301,7 +309,7 @@ func TestSlowServersDelayNoOther(t *testing.T) {
 	})
 }
 
-// TestLargeDiscovery downloads more large documents than are in memory at the same time.
+// TestLargeDiscovery downloads more large documents than may be in memory at the same time.
 func TestLargeDiscovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t)
@@ -330,7 +338,9 @@ func TestOpenAPI(t *testing.T) {
 		c.Known()
 		b := newBackend()
 		b.set("/openapi/v2", document{body: v2Document, tag: `"1"`})
-		b.set("/openapi/v3", document{body: `{"paths":{"version":{"serverRelativeURL":"/x"},"apis/a.example.com":{"serverRelativeURL":"/g"},"apis/a.example.com/v1":{"serverRelativeURL":"/v"},"apis/b.example.com/v1":{"serverRelativeURL":"/o"}}}`})
+		b.set("/openapi/v3", document{
+			body: `{"paths":{"version":{"serverRelativeURL":"/x"},"apis/a.example.com":{"serverRelativeURL":"/g"},"apis/a.example.com/v1":{"serverRelativeURL":"/v"},"apis/b.example.com/v1":{"serverRelativeURL":"/o"}}}`,
+		})
 		c.Observe("v1.a.example.com", apiService(b, "a", "a.example.com", "v1"))
 		pass(2 * time.Second)
 		d := find(t, c, "a.example.com", "v1")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
@@ -74,8 +75,9 @@ func startWith(t *testing.T, content string, c clock.Clock) *fixture {
 		t.Fatal(err)
 	}
 	f.Issuers, err = jwt.New(jwt.Options{
-		Configuration: configuration, Audiences: authenticator.Audiences{"server"}, ServiceAccountIssuers: []string{"https://own"},
-		Changed: func() { f.flushes.Add(1) }, Clock: c, Logger: funcr.New(func(_, line string) {
+		Configuration: configuration, Audiences: authenticator.Audiences{"server"},
+		ServiceAccountIssuers: []string{"https://own"},
+		Changed:               func() { f.flushes.Add(1) }, Clock: c, Logger: funcr.New(func(_, line string) {
 			if strings.Contains(line, "Failed to reload") {
 				f.failed <- struct{}{}
 			}
@@ -128,13 +130,14 @@ func (f *fixture) user(ctx context.Context, token string) string {
 // await waits until a token authenticates a user; "" is none.
 func (f *fixture) await(t *testing.T, token, user string) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for f.user(t.Context(), token) != user {
-		if time.Now().After(deadline) {
-			_, ok, err := f.AuthenticateToken(t.Context(), token)
-			t.Fatalf("the token does not authenticate %q: %t, %v", user, ok, err)
-		}
-		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // polls a condition
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, patience, true, func(
+		ctx context.Context,
+	) (bool, error) {
+		return f.user(ctx, token) == user, nil
+	})
+	if err != nil {
+		_, ok, err := f.AuthenticateToken(t.Context(), token)
+		t.Fatalf("the token does not authenticate %q: %t, %v", user, ok, err)
 	}
 }
 
@@ -243,10 +246,12 @@ func TestLoad(t *testing.T) {
 		flags []string
 		want  string // of the error, or nothing
 	}{
-		"nothing":    {nil, ""},
-		"valid":      {valid, ""},
-		"no TLS":     {[]string{"--oidc-issuer-url=http://x", "--oidc-client-id=a"}, "URL scheme must be https"},
-		"no file":    {[]string{"--authentication-config=/does/not/exist"}, "failed to load authentication configuration from file"},
+		"nothing": {nil, ""},
+		"valid":   {valid, ""},
+		"no TLS":  {[]string{"--oidc-issuer-url=http://x", "--oidc-client-id=a"}, "URL scheme must be https"},
+		"no file": {
+			[]string{"--authentication-config=/does/not/exist"}, "failed to load authentication configuration from file",
+		},
 		"no CA":      {append(valid, "--oidc-ca-file=/does/not/exist"), "no such file"},
 		"directory":  {[]string{"--authentication-config=" + t.TempDir()}, "is a directory"},
 		"wrong kind": {[]string{"--authentication-config=" + authority}, "couldn't get version/kind"},

@@ -23,13 +23,14 @@ func TestExternalSigner(t *testing.T) {
 	c := config.Authentication{ServiceAccountIssuers: []string{issuer}, ServiceAccountSigningEndpoint: socket}
 
 	c.ServiceAccountMaxLifetime = 3 * time.Hour
-	if _, err := serviceaccount.New(t.Context(), c, clock.RealClock{}); err == nil || !strings.Contains(err.Error(), "3h0m0s > 2h0m0s") {
+	if _, err := serviceaccount.New(t.Context(), c, clock.RealClock{}); err == nil ||
+		!strings.Contains(err.Error(), "3h0m0s > 2h0m0s") {
 		t.Errorf("a longer lifetime than the signer's: %v", err)
 	}
 	c.ServiceAccountMaxLifetime = time.Hour
 	tokens := must[*serviceaccount.Tokens](t)(serviceaccount.New(t.Context(), c, clock.RealClock{}))
 	t.Cleanup(tokens.Close)
-	if tokens.Request() == nil {
+	if tokens.Request(nil) == nil {
 		t.Error("no tokens are issued")
 	}
 	metadata := must[serviceaccount.Metadata](t)(tokens.Metadata("10.0.0.1:6443"))
@@ -45,7 +46,8 @@ func TestExternalSigner(t *testing.T) {
 	c.ServiceAccountSigningEndpoint = filepath.Join(t.TempDir(), "s.sock")
 	hasty := must[*jwttest.Signer](t)(jwttest.StartSigner(c.ServiceAccountSigningEndpoint, 60))
 	t.Cleanup(hasty.Close)
-	if _, err := serviceaccount.New(t.Context(), c, clock.RealClock{}); err == nil || !strings.Contains(err.Error(), "less than acceptable") {
+	if _, err := serviceaccount.New(t.Context(), c, clock.RealClock{}); err == nil ||
+		!strings.Contains(err.Error(), "less than acceptable") {
 		t.Errorf("a lifetime of a minute: %v", err)
 	}
 }

@@ -68,7 +68,7 @@ func newTokenServer(t *testing.T) *tokenServer {
 		ServiceAccountIssuers: []string{issuer, "https://old.example.com"}, ServiceAccountSigningKey: file,
 		ServiceAccountLookup: true, ServiceAccountExtendExpiry: true,
 	}, clock.RealClock{}))
-	s := builtintest.NewServer(t, builtin.Options{ServiceAccountToken: issuing.Request()}, nil)
+	s := builtintest.NewServer(t, builtin.Options{ServiceAccountToken: issuing.Request}, nil)
 	account := must[runtime.Object](t)(s.Create(t.Context(),
 		resource.Key{GroupResource: serviceAccounts, Namespace: "default"},
 		&core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"}}, resource.WriteOptions{}))
@@ -80,7 +80,9 @@ func (s *tokenServer) issue(t *testing.T, spec authentication.TokenRequestSpec) 
 	if spec.ExpirationSeconds == 0 {
 		spec.ExpirationSeconds = 3600
 	}
-	answer := must[runtime.Object](t)(s.Call(t.Context(), resource.Key{GroupResource: serviceAccounts, Subresource: "token", Namespace: "default", Name: "default"}, &authentication.TokenRequest{Spec: spec}))
+	answer := must[runtime.Object](t)(s.Call(t.Context(),
+		resource.Key{GroupResource: serviceAccounts, Subresource: "token", Namespace: "default", Name: "default"},
+		&authentication.TokenRequest{Spec: spec}))
 	return answer.(*authentication.TokenRequest)
 }
 
@@ -106,7 +108,8 @@ func TestTokenIsRejectedAfterItsAccountIsDeleted(t *testing.T) {
 	if response == nil {
 		t.Fatal("the token is not accepted")
 	}
-	if response.User.GetName() != "system:serviceaccount:default:default" || response.User.GetUID() != string(s.account.UID) {
+	if response.User.GetName() != "system:serviceaccount:default:default" ||
+		response.User.GetUID() != string(s.account.UID) {
 		t.Errorf("user %v", response.User)
 	}
 	if !slices.Contains(response.User.GetGroups(), "system:serviceaccounts:default") {
@@ -128,7 +131,8 @@ func TestTokenIsRejectedAfterItsAccountIsDeleted(t *testing.T) {
 func TestTokenBoundToPod(t *testing.T) {
 	s := newTokenServer(t)
 	created := must[runtime.Object](t)(s.Create(t.Context(),
-		resource.Key{GroupResource: pods, Namespace: "default"}, builtintest.NewPod("web"), resource.WriteOptions{})).(*core.Pod)
+		resource.Key{GroupResource: pods, Namespace: "default"}, builtintest.NewPod("web"),
+		resource.WriteOptions{})).(*core.Pod)
 	answer := s.issue(t, authentication.TokenRequestSpec{
 		ExpirationSeconds: upstream.WarnOnlyBoundTokenExpirationSeconds,
 		BoundObjectRef:    &authentication.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: created.UID},
@@ -140,9 +144,14 @@ func TestTokenBoundToPod(t *testing.T) {
 	if extra := response.User.GetExtra()["authentication.kubernetes.io/pod-name"]; len(extra) != 1 || extra[0] != "web" {
 		t.Errorf("pod of the token: %v", extra)
 	}
-	if _, err := s.Call(t.Context(), resource.Key{GroupResource: serviceAccounts, Subresource: "token", Namespace: "default", Name: "default"}, &authentication.TokenRequest{Spec: authentication.TokenRequestSpec{
-		ExpirationSeconds: 3600, BoundObjectRef: &authentication.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "another"},
-	}}); err == nil {
+	if _, err :=
+		s.Call(t.Context(), resource.Key{
+			GroupResource: serviceAccounts, Subresource: "token", Namespace: "default", Name: "default",
+		}, &authentication.TokenRequest{Spec: authentication.TokenRequestSpec{
+			ExpirationSeconds: 3600, BoundObjectRef: &authentication.BoundObjectReference{
+				APIVersion: "v1", Kind: "Pod", Name: "web", UID: "another",
+			},
+		}}); err == nil {
 		t.Error("a token is bound to a pod with another UID")
 	}
 	now := int64(0)
@@ -219,7 +228,7 @@ func TestKeysAreReloaded(t *testing.T) {
 	tokens := must[*serviceaccount.Tokens](t)(serviceaccount.New(t.Context(), config.Authentication{
 		ServiceAccountIssuers: []string{issuer}, ServiceAccountKeyFiles: []string{public}, ServiceAccountSigningKey: private,
 	}, clock.RealClock{}))
-	s.Server = builtintest.NewServer(t, builtin.Options{ServiceAccountToken: tokens.Request()}, nil)
+	s.Server = builtintest.NewServer(t, builtin.Options{ServiceAccountToken: tokens.Request}, nil)
 	s.tokens = tokens
 	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{GroupResource: serviceAccounts, Namespace: "default"},
 		&core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"}}, resource.WriteOptions{}))
@@ -261,10 +270,14 @@ func TestKeysAreReloaded(t *testing.T) {
 
 func TestWithoutKeysNoTokensAreIssued(t *testing.T) {
 	none := must[*serviceaccount.Tokens](t)(serviceaccount.New(t.Context(), config.Authentication{}, clock.RealClock{}))
-	if none.Request() != nil {
+	if none.Request(nil) != nil {
 		t.Error("tokens are issued without a key")
 	}
-	if _, err := serviceaccount.New(t.Context(), config.Authentication{ServiceAccountSigningKey: "/does/not/exist", ServiceAccountIssuers: []string{issuer}}, clock.RealClock{}); err == nil {
+	if _, err := serviceaccount.New(
+		t.Context(),
+		config.Authentication{ServiceAccountSigningKey: "/does/not/exist", ServiceAccountIssuers: []string{issuer}},
+		clock.RealClock{},
+	); err == nil {
 		t.Error("no error for a missing key file")
 	}
 }

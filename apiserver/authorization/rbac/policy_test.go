@@ -44,7 +44,9 @@ func randomRules(r *rand.Rand, inNamespace bool) []rbacv1.PolicyRule {
 			rules = append(rules, rbacv1.PolicyRule{Verbs: some(r, verbs, 1), NonResourceURLs: some(r, paths, 1)})
 			continue
 		}
-		rule := rbacv1.PolicyRule{Verbs: some(r, verbs, 1), APIGroups: some(r, apiGroups, 1), Resources: some(r, resources, 1)}
+		rule := rbacv1.PolicyRule{
+			Verbs: some(r, verbs, 1), APIGroups: some(r, apiGroups, 1), Resources: some(r, resources, 1),
+		}
 		if r.IntN(3) == 0 {
 			rule.ResourceNames = some(r, objects, 1)
 		}
@@ -118,7 +120,9 @@ func (w *world) change(r *rand.Rand) {
 	case namespace == "" && remove:
 		w.policy.SetClusterRoleBinding(name, nil)
 	case namespace == "":
-		w.policy.SetClusterRoleBinding(name, &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: binding.Subjects})
+		w.policy.SetClusterRoleBinding(name, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: meta, RoleRef: ref, Subjects: binding.Subjects,
+		})
 	case remove:
 		w.policy.SetRoleBinding(key, nil)
 	default:
@@ -159,7 +163,9 @@ func (w *world) rulesOf(who user.Info, namespace string) []rbacv1.PolicyRule {
 func randomRequest(r *rand.Rand) *authorizer.AttributesRecord {
 	who := &user.DefaultInfo{Name: pick(r, users), Groups: some(r, groups, 0)}
 	if r.IntN(5) == 0 {
-		return &authorizer.AttributesRecord{User: who, Verb: pick(r, verbs[:3]), Path: pick(r, []string{"/healthz", "/healthz/a", "/metrics", "/apix", "/"})}
+		return &authorizer.AttributesRecord{
+			User: who, Verb: pick(r, verbs[:3]), Path: pick(r, []string{"/healthz", "/healthz/a", "/metrics", "/apix", "/"}),
+		}
 	}
 	request := &authorizer.AttributesRecord{
 		User: who, Verb: pick(r, verbs[:3]), Namespace: pick(r, namespaces), APIGroup: pick(r, apiGroups[:2]),
@@ -225,10 +231,14 @@ func TestDecisionsMatchTheRulesHeld(t *testing.T) {
 func TestReasons(t *testing.T) {
 	p := New()
 	bindTo := func(kind, name string, subjects ...rbacv1.Subject) *rbacv1.RoleBinding {
-		return &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}, RoleRef: rbacv1.RoleRef{Kind: kind, Name: name}, Subjects: subjects}
+		return &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"},
+			RoleRef:    rbacv1.RoleRef{Kind: kind, Name: name}, Subjects: subjects,
+		}
 	}
 	request := &authorizer.AttributesRecord{
-		User: &user.DefaultInfo{Name: "system:serviceaccount:a:builder"}, Verb: "get", Resource: "pods", Namespace: "a", ResourceRequest: true,
+		User: &user.DefaultInfo{Name: "system:serviceaccount:a:builder"}, Verb: "get", Resource: "pods",
+		Namespace: "a", ResourceRequest: true,
 	}
 	expect := func(decision authorizer.Decision, reason string) {
 		t.Helper()
@@ -238,9 +248,13 @@ func TestReasons(t *testing.T) {
 		}
 	}
 	expect(authorizer.DecisionNoOpinion, "")
-	p.SetRoleBinding("a/b", bindTo("Role", "r", rbacv1.Subject{Kind: "User", Name: "x"}, rbacv1.Subject{Kind: "ServiceAccount", Name: "builder"}))
+	p.SetRoleBinding("a/b", bindTo("Role", "r", rbacv1.Subject{Kind: "User", Name: "x"}, rbacv1.Subject{
+		Kind: "ServiceAccount", Name: "builder",
+	}))
 	expect(authorizer.DecisionNoOpinion, `RBAC: role.rbac.authorization.k8s.io "r" not found`)
-	p.SetRole("a/r", &rbacv1.Role{Rules: []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{"pods"}}}})
+	p.SetRole("a/r", &rbacv1.Role{
+		Rules: []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
+	})
 	expect(authorizer.DecisionAllow, `RBAC: allowed by RoleBinding "b/a" of Role "r" to ServiceAccount "builder/a"`)
 	p.SetRoleBinding("a/b", bindTo("ClusterRole", "missing", rbacv1.Subject{Kind: "ServiceAccount", Name: "builder"}))
 	expect(authorizer.DecisionNoOpinion, `RBAC: clusterrole.rbac.authorization.k8s.io "missing" not found`)
@@ -251,7 +265,9 @@ func TestReasons(t *testing.T) {
 // TestConcurrentUse authorizes while objects change: decisions must reflect a change after it has returned.
 func TestConcurrentUse(t *testing.T) {
 	p := New()
-	p.SetClusterRole("view", &rbacv1.ClusterRole{Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}})
+	p.SetClusterRole("view", &rbacv1.ClusterRole{
+		Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
+	})
 	var wg sync.WaitGroup
 	for worker := range 4 {
 		wg.Go(func() {
@@ -260,7 +276,9 @@ func TestConcurrentUse(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "view"},
 				Subjects: []rbacv1.Subject{{Kind: "User", Name: name}},
 			}
-			request := &authorizer.AttributesRecord{User: &user.DefaultInfo{Name: name}, Verb: "get", Resource: "pods", ResourceRequest: true}
+			request := &authorizer.AttributesRecord{
+				User: &user.DefaultInfo{Name: name}, Verb: "get", Resource: "pods", ResourceRequest: true,
+			}
 			for i := range 200 {
 				want := authorizer.DecisionNoOpinion
 				if i%2 == 0 {
@@ -277,31 +295,4 @@ func TestConcurrentUse(t *testing.T) {
 		})
 	}
 	wg.Wait()
-}
-
-// BenchmarkAuthorize shows that bindings of other subjects do not matter.
-func BenchmarkAuthorize(b *testing.B) {
-	for _, others := range []int{0, 10_000} {
-		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
-			p := New()
-			p.SetClusterRole("view", &rbacv1.ClusterRole{Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods", "services"}}}})
-			for i := range others + 1 {
-				name := fmt.Sprintf("user%d", i)
-				p.SetClusterRoleBinding(name, &rbacv1.ClusterRoleBinding{
-					ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "view"},
-					Subjects: []rbacv1.Subject{{Kind: "User", Name: name}},
-				})
-			}
-			request := &authorizer.AttributesRecord{
-				User: &user.DefaultInfo{Name: "user0", Groups: []string{"dev", "system:authenticated"}}, Verb: "get", Namespace: "a",
-				Resource: "pods", Name: "x", ResourceRequest: true,
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				if d, _, _ := p.Authorize(context.Background(), request); d != authorizer.DecisionAllow {
-					b.Fatal(d)
-				}
-			}
-		})
-	}
 }

@@ -15,8 +15,9 @@ import (
 	"filippo.io/age"
 )
 
-// TestResultOfARestoreIsATerminationMessage checks that the keys of a cluster fit into the message of the pod that restores
-// them: RSA keys, as kubeadm creates them, and the state of encryption at rest during a change, sealed for two recipients.
+// TestResultOfARestoreIsATerminationMessage checks that the keys of a cluster fit into the message of the pod that
+// restores them: RSA keys, as kubeadm creates them, and the state of encryption at rest during a change, sealed for
+// two recipients.
 func TestResultOfARestoreIsATerminationMessage(t *testing.T) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -33,9 +34,11 @@ func TestResultOfARestoreIsATerminationMessage(t *testing.T) {
 	scheme := `{"resources":["secrets"],"provider":{"kind":"secretbox","name":"key1767225600000000000","secret":"` +
 		base64.StdEncoding.EncodeToString(random) + `"},"created":"2026-01-01T00:00:00Z"}`
 	keys := Keys{
-		ServiceAccountPublic:  pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}),
-		ServiceAccountPrivate: pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}),
-		Encryption:            []byte(`{"current":` + scheme + `,"previous":` + scheme + `}`),
+		ServiceAccountPublic: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}),
+		ServiceAccountPrivate: pem.EncodeToMemory(&pem.Block{
+			Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key),
+		}),
+		Encryption: []byte(`{"current":` + scheme + `,"previous":` + scheme + `}`),
 	}
 	var recipients, identities []string
 	for range 2 {
@@ -50,13 +53,15 @@ func TestResultOfARestoreIsATerminationMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	opened, err := Open(sealed, []byte(identities[1]))
-	if err != nil || !bytes.Equal(opened.ServiceAccountPrivate, keys.ServiceAccountPrivate) || !bytes.Equal(opened.Encryption, keys.Encryption) {
+	if err != nil || !bytes.Equal(opened.ServiceAccountPrivate, keys.ServiceAccountPrivate) ||
+		!bytes.Equal(opened.Encryption, keys.Encryption) {
 		t.Errorf("opened %v, %v", opened, err)
 	}
 	hash := strings.Repeat("0", 64)
 	result := Result{Location: "s3://backups/" + strings.Repeat("x", 120), Manifest: Manifest{
 		FormatVersion: Version, UID: "01234567-0123-0123-0123-0123456789ab", Namespace: strings.Repeat("n", 40),
-		Cluster: strings.Repeat("c", 45), Created: time.Now(), Member: "https://" + strings.Repeat("m", 120), File: SnapshotFile("uid", true),
+		Cluster: strings.Repeat("c", 45), Created: time.Now(), Member: "https://" + strings.Repeat("m", 120),
+		File:        SnapshotFile("uid", true),
 		StoredBytes: 1 << 33, StoredSHA256: hash, ServiceAccountKey: hash[:32], SealedKeys: sealed, Snapshot: Snapshot{
 			SizeBytes: 1 << 33, SHA256: hash, Revision: 1 << 40, Keys: 1 << 20, Version: "3.6.0",
 			EncryptionKeys: []string{"secretbox:v1:key1767225600000000000", "secretbox:v1:key1767225600000000001"},
@@ -72,7 +77,7 @@ func TestResultOfARestoreIsATerminationMessage(t *testing.T) {
 	}
 }
 
-// TestOpenUncompressedKeys checks that the keys of older backups are read.
+// TestOpenUncompressedKeys checks that the keys of older backups can be read.
 func TestOpenUncompressedKeys(t *testing.T) {
 	identity, err := age.GenerateX25519Identity()
 	if err != nil {
@@ -93,7 +98,8 @@ func TestOpenUncompressedKeys(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if keys, err := Open(sealed.Bytes(), []byte(identity.String())); err != nil || string(keys.ServiceAccountPublic) != "public" {
+	if keys, err := Open(sealed.Bytes(), []byte(identity.String())); err != nil ||
+		string(keys.ServiceAccountPublic) != "public" {
 		t.Errorf("%+v, %v", keys, err)
 	}
 }

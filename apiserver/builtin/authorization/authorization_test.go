@@ -24,7 +24,7 @@ func TestRequirementsAreBounded(t *testing.T) {
 		for i := range requirements {
 			requirements[i] = metav1.LabelSelectorRequirement{Key: "invalid key", Operator: "Nope"}
 		}
-		_, err := r.self(ctx, nil, resource.Call{
+		_, err := r.self(ctx, resource.Call{
 			Body: &api.SelfSubjectAccessReview{Spec: api.SelfSubjectAccessReviewSpec{ResourceAttributes: &api.ResourceAttributes{
 				Verb: "list", Resource: "pods", LabelSelector: &api.LabelSelectorAttributes{Requirements: requirements},
 			}}},
@@ -32,7 +32,8 @@ func TestRequirementsAreBounded(t *testing.T) {
 		})
 		return err
 	}
-	if err := call(maxRequirements); !apierrors.IsInvalid(err) || !strings.HasSuffix(err.Error(), "(100 shown of 1000 errors)") {
+	if err := call(maxRequirements); !apierrors.IsInvalid(err) ||
+		!strings.HasSuffix(err.Error(), "(100 shown of 1000 errors)") {
 		t.Errorf("%d requirements: want the first hundred errors", maxRequirements)
 	}
 	err := call(maxRequirements + 1)

@@ -29,11 +29,16 @@ func TestBindingAssignsAPodOnce(t *testing.T) {
 	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
 	created := must[runtime.Object](t)(s.Create(ctx,
-		resource.Key{GroupResource: pods, Namespace: "default"}, builtintest.NewPod("web"), resource.WriteOptions{})).(*core.Pod)
+		resource.Key{GroupResource: pods, Namespace: "default"}, builtintest.NewPod("web"),
+		resource.WriteOptions{})).(*core.Pod)
 	bind := func(node string, uid types.UID) error {
-		_, err := s.Call(ctx, resource.Key{GroupResource: pods, Subresource: "binding", Namespace: "default", Name: "web"}, &core.Binding{
-			ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: uid, Annotations: map[string]string{"example.com/by": node}},
-			Target:     core.ObjectReference{Kind: "Node", Name: node},
+		_, err := s.Call(ctx, resource.Key{
+			GroupResource: pods, Subresource: "binding", Namespace: "default", Name: "web",
+		}, &core.Binding{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "web", Namespace: "default", UID: uid, Annotations: map[string]string{"example.com/by": node},
+			},
+			Target: core.ObjectReference{Kind: "Node", Name: node},
 		})
 		return err
 	}
@@ -46,12 +51,14 @@ func TestBindingAssignsAPodOnce(t *testing.T) {
 	key := resource.Key{GroupResource: pods, Namespace: "default", Name: "web"}
 	pod := must[runtime.Object](t)(s.Get(ctx, key, resource.ReadOptions{})).(*core.Pod)
 	if pod.Spec.NodeName != "one" || pod.Annotations["example.com/by"] != "one" || len(pod.Status.Conditions) != 1 {
-		t.Errorf("bound pod: node %q, annotations %v, conditions %v", pod.Spec.NodeName, pod.Annotations, pod.Status.Conditions)
+		t.Errorf("bound pod: node %q, annotations %v, conditions %v", pod.Spec.NodeName,
+			pod.Annotations, pod.Status.Conditions)
 	}
 	if err := bind("two", ""); !apierrors.IsConflict(err) {
 		t.Errorf("binding again: %v", err)
 	}
-	_, err := s.Update(ctx, key, func(o runtime.Object) error { o.(*core.Pod).Spec.NodeName = "two"; return nil }, resource.WriteOptions{})
+	_, err := s.Update(ctx, key, func(o runtime.Object) error { o.(*core.Pod).Spec.NodeName = "two"; return nil },
+		resource.WriteOptions{})
 	if !apierrors.IsInvalid(err) {
 		t.Errorf("moving a pod by update: %v", err)
 	}
@@ -73,8 +80,11 @@ func createReady(t *testing.T, s *builtintest.Server, name string) {
 
 func evict(ctx context.Context, s *builtintest.Server, name string) error {
 	now := int64(0)
-	_, err := s.Call(ctx, resource.Key{GroupResource: pods, Subresource: "eviction", Namespace: "default", Name: name}, &policy.Eviction{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: &now},
+	_, err := s.Call(ctx, resource.Key{
+		GroupResource: pods, Subresource: "eviction", Namespace: "default", Name: name,
+	}, &policy.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Name: name, Namespace: "default"},
+		DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: &now},
 	})
 	return err
 }
@@ -92,9 +102,13 @@ func TestEvictionSpendsItsBudget(t *testing.T) {
 	if err := evict(t.Context(), s, "one"); !apierrors.IsTooManyRequests(err) {
 		t.Fatalf("a budget without observed generation: %v", err)
 	}
-	must[runtime.Object](t)(s.Update(ctx, resource.Key{GroupResource: budgets, Subresource: "status", Namespace: "default", Name: "all"}, func(o runtime.Object) error {
+	must[runtime.Object](t)(s.Update(ctx, resource.Key{
+		GroupResource: budgets, Subresource: "status", Namespace: "default", Name: "all",
+	}, func(o runtime.Object) error {
 		budget := o.(*policy.PodDisruptionBudget)
-		budget.Status = policy.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 2}
+		budget.Status = policy.PodDisruptionBudgetStatus{
+			ObservedGeneration: budget.Generation, DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 2,
+		}
 		return nil
 	}, resource.WriteOptions{}))
 	if err := evict(t.Context(), s, "one"); err != nil {
@@ -119,7 +133,8 @@ func TestEvictionSpendsItsBudget(t *testing.T) {
 // TestEvictionHonoursBudgetMissingInCache: a budget protects pods even if the cache of the replica is stale.
 func TestEvictionHonoursBudgetMissingInCache(t *testing.T) {
 	client := etcdtest.Client(t)
-	behind, other := builtintest.NewServerOn(t, client, builtin.Options{}, nil), builtintest.NewServerOn(t, client, builtin.Options{}, nil)
+	behind, other := builtintest.NewServerOn(t, client, builtin.Options{}, nil), builtintest.NewServerOn(t,
+		client, builtin.Options{}, nil)
 	for _, gr := range []schema.GroupResource{budgets, pods} {
 		must[[]runtime.Object](t)(behind.List(t.Context(),
 			resource.Key{GroupResource: gr, Namespace: "default"}, resource.ReadOptions{Cached: true}))
@@ -165,10 +180,13 @@ func TestNamespaceStaysUntilItIsFinalized(t *testing.T) {
 		t.Fatal(err)
 	}
 	namespace := must[runtime.Object](t)(s.Get(ctx, key, resource.ReadOptions{})).(*core.Namespace)
-	if namespace.Status.Phase != core.NamespaceTerminating || namespace.DeletionTimestamp == nil || len(namespace.Spec.Finalizers) != 1 {
+	if namespace.Status.Phase != core.NamespaceTerminating || namespace.DeletionTimestamp == nil ||
+		len(namespace.Spec.Finalizers) != 1 {
 		t.Fatalf("deleted namespace: %+v", namespace)
 	}
-	must[runtime.Object](t)(s.Update(ctx, resource.Key{GroupResource: namespaces, Subresource: "finalize", Name: "team"}, func(o runtime.Object) error {
+	must[runtime.Object](t)(s.Update(ctx, resource.Key{
+		GroupResource: namespaces, Subresource: "finalize", Name: "team",
+	}, func(o runtime.Object) error {
 		o.(*core.Namespace).Spec.Finalizers = nil
 		return nil
 	}, resource.WriteOptions{}))
@@ -187,9 +205,13 @@ func TestTerminatingNamespaceSurvivesStatusUpdates(t *testing.T) {
 	if err := s.Delete(ctx, key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	must[runtime.Object](t)(s.Update(ctx, resource.Key{GroupResource: namespaces, Subresource: "status", Name: "team"}, func(o runtime.Object) error {
+	must[runtime.Object](t)(s.Update(ctx, resource.Key{
+		GroupResource: namespaces, Subresource: "status", Name: "team",
+	}, func(o runtime.Object) error {
 		namespace := o.(*core.Namespace)
-		namespace.Status.Conditions = append(namespace.Status.Conditions, core.NamespaceCondition{Type: "NamespaceContentRemaining", Status: core.ConditionTrue})
+		namespace.Status.Conditions = append(namespace.Status.Conditions, core.NamespaceCondition{
+			Type: "NamespaceContentRemaining", Status: core.ConditionTrue,
+		})
 		return nil
 	}, resource.WriteOptions{}))
 	if _, err := s.Get(ctx, key, resource.ReadOptions{}); err != nil {

@@ -20,12 +20,15 @@ func TestChargeOfBudgets(t *testing.T) {
 		refused func(error) bool
 		left    int32
 	}{
-		"allowed":     {policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: 2}, nil, 1},
-		"not counted": {policy.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 2}, apierrors.IsTooManyRequests, 2},
-		"exhausted":   {policy.PodDisruptionBudgetStatus{ObservedGeneration: 2}, apierrors.IsTooManyRequests, 0},
-		"negative":    {policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: -1}, forbidden, -1},
+		"allowed": {policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: 2}, nil, 1},
+		"not counted": {
+			policy.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 2}, apierrors.IsTooManyRequests, 2,
+		},
+		"exhausted": {policy.PodDisruptionBudgetStatus{ObservedGeneration: 2}, apierrors.IsTooManyRequests, 0},
+		"negative":  {policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: -1}, forbidden, -1},
 		"too many at once": {
-			policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: 2, DisruptedPods: manyPods(maxDisruptedPods + 1)}, forbidden, 2,
+			policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: 2,
+				DisruptedPods: manyPods(maxDisruptedPods + 1)}, forbidden, 2,
 		},
 	} {
 		budget := &policy.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Generation: 2}, Status: test.status}
@@ -33,7 +36,8 @@ func TestChargeOfBudgets(t *testing.T) {
 		if (err != nil) != (test.refused != nil) || err != nil && !test.refused(err) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, noted := budget.Status.DisruptedPods["web"]; noted != (err == nil) || budget.Status.DisruptionsAllowed != test.left {
+		if _, noted := budget.Status.DisruptedPods["web"]; noted != (err == nil) ||
+			budget.Status.DisruptionsAllowed != test.left {
 			t.Errorf("%s: status %+v", name, budget.Status)
 		}
 	}
@@ -54,17 +58,24 @@ func manyPods(pods int) map[string]metav1.Time {
 
 func TestUnhealthyPods(t *testing.T) {
 	always := policy.AlwaysAllow
-	unready, ready := &api.Pod{}, &api.Pod{Status: api.PodStatus{Conditions: []api.PodCondition{{Type: api.PodReady, Status: api.ConditionTrue}}}}
+	unready, ready := &api.Pod{}, &api.Pod{
+		Status: api.PodStatus{Conditions: []api.PodCondition{{Type: api.PodReady, Status: api.ConditionTrue}}},
+	}
 	healthy := policy.PodDisruptionBudgetStatus{CurrentHealthy: 2, DesiredHealthy: 2}
 	for name, test := range map[string]struct {
 		pod    *api.Pod
 		budget policy.PodDisruptionBudget
 		want   bool
 	}{
-		"ready":                 {ready, policy.PodDisruptionBudget{Status: healthy}, false},
-		"enough healthy":        {unready, policy.PodDisruptionBudget{Status: healthy}, true},
-		"too few healthy":       {unready, policy.PodDisruptionBudget{Status: policy.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 2}}, false},
-		"too few, always allow": {unready, policy.PodDisruptionBudget{Spec: policy.PodDisruptionBudgetSpec{UnhealthyPodEvictionPolicy: &always}}, true},
+		"ready":          {ready, policy.PodDisruptionBudget{Status: healthy}, false},
+		"enough healthy": {unready, policy.PodDisruptionBudget{Status: healthy}, true},
+		"too few healthy": {
+			unready, policy.PodDisruptionBudget{Status: policy.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 2}},
+			false,
+		},
+		"too few, always allow": {
+			unready, policy.PodDisruptionBudget{Spec: policy.PodDisruptionBudgetSpec{UnhealthyPodEvictionPolicy: &always}}, true,
+		},
 	} {
 		if got := canEvictUnhealthy(&test.budget, test.pod); got != test.want {
 			t.Errorf("%s: %v", name, got)
@@ -86,11 +97,16 @@ func TestDeletionOfNamespaceSetsPropagationFinalizer(t *testing.T) {
 		"background": {&metav1.DeleteOptions{PropagationPolicy: &background}, nil},
 		"orphan":     {&metav1.DeleteOptions{OrphanDependents: &yes}, []string{"orphan"}},
 	} {
-		namespace := &api.Namespace{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{"orphan"}}, Spec: api.NamespaceSpec{Finalizers: []api.FinalizerName{"kubernetes"}}}
+		namespace := &api.Namespace{
+			ObjectMeta: metav1.ObjectMeta{Finalizers: []string{"orphan"}}, Spec: api.NamespaceSpec{
+				Finalizers: []api.FinalizerName{"kubernetes"},
+			},
+		}
 		if !deletion.Terminate(namespace, test.options) {
 			t.Errorf("%s: not pending", name)
 		}
-		if !slices.Equal(namespace.Finalizers, test.want) || !namespace.DeletionTimestamp.Time.Equal(now) || namespace.Status.Phase != api.NamespaceTerminating {
+		if !slices.Equal(namespace.Finalizers, test.want) || !namespace.DeletionTimestamp.Time.Equal(now) ||
+			namespace.Status.Phase != api.NamespaceTerminating {
 			t.Errorf("%s: %+v", name, namespace)
 		}
 	}

@@ -41,9 +41,13 @@ func bound(t *testing.T, s *builtintest.Server) *core.Pod {
 		o.(*core.Pod).Status.NominatedNodeName = "one"
 		return nil
 	}, resource.WriteOptions{}))
-	must[runtime.Object](t)(s.Call(t.Context(), resource.Key{GroupResource: pods, Subresource: "binding", Namespace: "default", Name: "web"}, &core.Binding{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Labels: map[string]string{"example.com/by": "binding"}},
-		Target:     core.ObjectReference{Kind: "Node", Name: "one"},
+	must[runtime.Object](t)(s.Call(t.Context(), resource.Key{
+		GroupResource: pods, Subresource: "binding", Namespace: "default", Name: "web",
+	}, &core.Binding{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "web", Namespace: "default", Labels: map[string]string{"example.com/by": "binding"},
+		},
+		Target: core.ObjectReference{Kind: "Node", Name: "one"},
 	}))
 	return must[runtime.Object](t)(s.Get(t.Context(),
 		resource.Key{GroupResource: pods, Namespace: "default", Name: "web"}, resource.ReadOptions{})).(*core.Pod)

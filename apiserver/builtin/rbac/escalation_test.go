@@ -20,7 +20,9 @@ import (
 func newPolicy() *authorization.Policy {
 	policy := authorization.New()
 	grant := func(name string, rule rbacv1.PolicyRule) {
-		policy.SetClusterRole(name, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{rule}})
+		policy.SetClusterRole(name, &rbacv1.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{rule},
+		})
 		policy.SetClusterRoleBinding(name, &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
@@ -28,7 +30,10 @@ func newPolicy() *authorization.Policy {
 		})
 	}
 	grant("reader", rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}})
-	grant("binder", rbacv1.PolicyRule{Verbs: []string{"bind", "escalate"}, APIGroups: []string{rbacv1.GroupName}, Resources: []string{"clusterroles", "roles"}})
+	grant("binder", rbacv1.PolicyRule{
+		Verbs: []string{"bind", "escalate"}, APIGroups: []string{rbacv1.GroupName},
+		Resources: []string{"clusterroles", "roles"},
+	})
 	grant("admin", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}})
 	return policy
 }
@@ -62,13 +67,17 @@ func TestGuard(t *testing.T) {
 		object, old runtime.Object
 		refused     bool
 	}{
-		"role with own rights":                {user: "reader", object: clusterRole("get", false)},
-		"role with more":                      {user: "reader", object: clusterRole("delete", false), refused: true},
-		"role with more, by a superuser":      {user: "root", groups: []string{user.SystemPrivilegedGroup}, object: clusterRole("delete", true)},
-		"role with more, by who may":          {user: "binder", object: clusterRole("delete", false)},
-		"aggregated role":                     {user: "reader", object: clusterRole("get", true), refused: true},
-		"role loses its finalizer only":       {user: "reader", object: clusterRole("delete", false), old: finalized},
-		"role loses aggregation":              {user: "reader", object: clusterRole("get", false), old: clusterRole("get", true), refused: true},
+		"role with own rights": {user: "reader", object: clusterRole("get", false)},
+		"role with more":       {user: "reader", object: clusterRole("delete", false), refused: true},
+		"role with more, by a superuser": {
+			user: "root", groups: []string{user.SystemPrivilegedGroup}, object: clusterRole("delete", true),
+		},
+		"role with more, by who may":    {user: "binder", object: clusterRole("delete", false)},
+		"aggregated role":               {user: "reader", object: clusterRole("get", true), refused: true},
+		"role loses its finalizer only": {user: "reader", object: clusterRole("delete", false), old: finalized},
+		"role loses aggregation": {
+			user: "reader", object: clusterRole("get", false), old: clusterRole("get", true), refused: true,
+		},
 		"binding to a role with own rights":   {user: "reader", object: binding("reader")},
 		"binding to a role with more":         {user: "reader", object: binding("admin"), refused: true},
 		"binding to a role with more, may":    {user: "binder", object: binding("admin")},

@@ -19,13 +19,16 @@ func parents() map[string]runtime.Object {
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	return map[string]runtime.Object{
 		"deployment": &apps.Deployment{
-			ObjectMeta: metadata, Spec: apps.DeploymentSpec{Replicas: 1, Selector: selector}, Status: apps.DeploymentStatus{Replicas: 2},
+			ObjectMeta: metadata, Spec: apps.DeploymentSpec{Replicas: 1, Selector: selector},
+			Status: apps.DeploymentStatus{Replicas: 2},
 		},
 		"replica set": &apps.ReplicaSet{
-			ObjectMeta: metadata, Spec: apps.ReplicaSetSpec{Replicas: 1, Selector: selector}, Status: apps.ReplicaSetStatus{Replicas: 2},
+			ObjectMeta: metadata, Spec: apps.ReplicaSetSpec{Replicas: 1, Selector: selector},
+			Status: apps.ReplicaSetStatus{Replicas: 2},
 		},
 		"stateful set": &apps.StatefulSet{
-			ObjectMeta: metadata, Spec: apps.StatefulSetSpec{Replicas: 1, Selector: selector}, Status: apps.StatefulSetStatus{Replicas: 2},
+			ObjectMeta: metadata, Spec: apps.StatefulSetSpec{Replicas: 1, Selector: selector},
+			Status: apps.StatefulSetStatus{Replicas: 2},
 		},
 		"replication controller": &core.ReplicationController{
 			ObjectMeta: metadata, Spec: core.ReplicationControllerSpec{Replicas: &one, Selector: selector.MatchLabels},
@@ -68,7 +71,9 @@ func TestViewRejectsOtherKinds(t *testing.T) {
 	if _, err := (scale.View{}).Get(&core.Pod{}); err == nil {
 		t.Error("a pod has a scale")
 	}
-	if err := (scale.View{}).Validate(&autoscaling.Scale{Spec: autoscaling.ScaleSpec{Replicas: -1}}); !apierrors.IsInvalid(err) {
+	if err := (scale.View{}).Validate(
+		&autoscaling.Scale{Spec: autoscaling.ScaleSpec{Replicas: -1}},
+	); !apierrors.IsInvalid(err) {
 		t.Errorf("negative replicas: %v", err)
 	}
 }

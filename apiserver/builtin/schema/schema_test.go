@@ -19,7 +19,9 @@ func TestListsMergeByTheirKeys(t *testing.T) {
 	deployment := func(container, image string) runtime.Object {
 		d := &appsv1.Deployment{}
 		d.APIVersion, d.Kind = "apps/v1", "Deployment"
-		d.Spec.Template.Spec.Containers = []corev1.Container{{Name: container, Image: image, Ports: []corev1.ContainerPort{{ContainerPort: 80}}}}
+		d.Spec.Template.Spec.Containers = []corev1.Container{{
+			Name: container, Image: image, Ports: []corev1.ContainerPort{{ContainerPort: 80}},
+		}}
 		return d
 	}
 	one, err := converter.ObjectToTyped(deployment("one", "a"))
@@ -39,7 +41,9 @@ func TestListsMergeByTheirKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	var result appsv1.Deployment
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.(runtime.Unstructured).UnstructuredContent(), &result); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(
+		object.(runtime.Unstructured).UnstructuredContent(), &result,
+	); err != nil {
 		t.Fatal(err)
 	}
 	if containers := result.Spec.Template.Spec.Containers; len(containers) != 2 {

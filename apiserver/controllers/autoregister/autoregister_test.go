@@ -19,6 +19,7 @@ import (
 	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/registry/follow"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -30,24 +31,33 @@ type registrar struct {
 }
 
 // newRegistrar returns a replica with existing definitions.
-func newRegistrar(t *testing.T, client *clientv3.Client, definitions ...*apiextensions.CustomResourceDefinition) *registrar {
+func newRegistrar(
+	t *testing.T, client *clientv3.Client, definitions ...*apiextensions.CustomResourceDefinition,
+) *registrar {
+	t.Helper()
+	r := newUnknowingRegistrar(t, client)
+	for _, d := range definitions {
+		r.SetDefinition(d.Name, d)
+	}
+	r.DefinitionsKnown()
+	return r
+}
+
+// newUnknowingRegistrar returns a replica that does not know the definitions yet.
+func newUnknowingRegistrar(t *testing.T, client *clientv3.Client) *registrar {
 	t.Helper()
 	s := builtintest.NewServerOn(t, client, builtin.Options{}, nil)
 	var served []schema.GroupVersion
 	for _, gv := range s.Catalog.Current().GroupVersions() {
 		served = append(served, schema.GroupVersion{Group: gv.Group, Version: gv.Version})
 	}
-	r := &registrar{Server: s, Controller: autoregister.New(autoregister.Options{
+	return &registrar{Server: s, Controller: autoregister.New(autoregister.Options{
 		Objects: s, BuiltIn: served, Clock: clock.RealClock{}, Logger: logr.Discard(),
 		Follow: func(ctx context.Context, handle func(string, runtime.Object), synced func()) error {
-			return s.Follow(ctx, autoregister.Resource, handle, synced)
+			return s.Follow(ctx, resource.Key{GroupResource: autoregister.Resource},
+				follow.Options{Objects: handle, Synced: synced})
 		},
 	})}
-	for _, d := range definitions {
-		r.SetDefinition(d.Name, d)
-	}
-	r.DefinitionsKnown()
-	return r
 }
 
 // start runs replicas until the test ends and waits for their first sync.
@@ -119,7 +129,8 @@ func TestConcurrentReplicas(t *testing.T) {
 		eventually(t, name+" is created", func() bool { return replicas[0].service(t, name) != nil })
 	}
 	idle(t, replicas...)
-	response := must[*clientv3.GetResponse](t)(client.Get(t.Context(), "/registry/apiregistration.k8s.io/apiservices/", clientv3.WithPrefix()))
+	response := must[*clientv3.GetResponse](t)(client.Get(t.Context(),
+		"/registry/apiregistration.k8s.io/apiservices/", clientv3.WithPrefix()))
 	if len(response.Kvs) != 21+2 { // kube-apiserver's without --runtime-config, and two custom ones
 		t.Errorf("%d APIServices, want 23", len(response.Kvs))
 	}
@@ -192,7 +203,10 @@ func TestAPIServicesOfCustomResources(t *testing.T) {
 	if err := r.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a deleted APIService is created again", func() bool { s := r.service(t, v1); return s != nil && s.UID != uid })
+	eventually(t, "a deleted APIService is created again", func() bool {
+		s := r.service(t, v1)
+		return s != nil && s.UID != uid
+	})
 	r.edit(t, "", v1, func(s *apiregistration.APIService) { s.Labels = nil })
 	idle(t, r) // wait for the sync of the deleted APIService
 	r.SetDefinition("widgets.example.com", serving("v2"))
@@ -206,4 +220,41 @@ func TestAPIServicesOfCustomResources(t *testing.T) {
 	r = newRegistrar(t, client)
 	start(t, r)
 	eventually(t, "an APIService without a definition is deleted", func() bool { return r.service(t, v2) == nil })
+}
+
+// TestUndecodableDefinition starts with the APIService of a definition that cannot be decoded.
+func TestUndecodableDefinition(t *testing.T) {
+	etcd := etcdtest.Client(t)
+	const v1 = "v1.example.com"
+	r := newRegistrar(t, etcd, serving("v1"))
+	start(t, r)
+	eventually(t, "the APIService is created", func() bool { return r.service(t, v1) != nil })
+	r.stop()
+
+	const path = "/registry/apiextensions.k8s.io/customresourcedefinitions/widgets.example.com"
+	must[*clientv3.PutResponse](t)(etcd.Put(t.Context(), path, "no definition"))
+	r = newUnknowingRegistrar(t, etcd)
+	var progress follow.Progress
+	ctx, cancel := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	t.Cleanup(func() { cancel(); following.Wait() })
+	following.Go(func() {
+		key := resource.Key{
+			GroupResource: schema.GroupResource{Group: apiextensions.GroupName, Resource: "customresourcedefinitions"},
+		}
+		_ = r.Client.Follow(ctx, key, follow.Options{
+			Objects: r.SetDefinition, Undecodable: r.SetUndecodable, Synced: r.DefinitionsKnown, Progress: &progress,
+		})
+	})
+	start(t, r)
+	d := serving("v9")
+	d.Name, d.Spec.Group = "last.idle.example.com", "idle.example.com"
+	r.SetDefinition(d.Name, d)
+	eventually(t, "an APIService is created", func() bool { return r.service(t, "v9.idle.example.com") != nil })
+	r.SetDefinition(d.Name, nil)
+	if r.service(t, v1) == nil {
+		t.Fatal("an APIService was deleted while a definition could not be decoded")
+	}
+	must[*clientv3.DeleteResponse](t)(etcd.Delete(t.Context(), path))
+	eventually(t, "the APIService is deleted after the definition", func() bool { return r.service(t, v1) == nil })
 }

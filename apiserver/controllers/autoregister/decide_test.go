@@ -57,8 +57,12 @@ func TestDecide(t *testing.T) {
 
 func TestHasLocalCondition(t *testing.T) {
 	local := localCondition(metav1.Time{})
-	condition := func(status apiregistration.ConditionStatus, reason, message string) []apiregistration.APIServiceCondition {
-		return []apiregistration.APIServiceCondition{{Type: apiregistration.Available, Status: status, Reason: reason, Message: message}}
+	condition := func(
+		status apiregistration.ConditionStatus, reason, message string,
+	) []apiregistration.APIServiceCondition {
+		return []apiregistration.APIServiceCondition{{
+			Type: apiregistration.Available, Status: status, Reason: reason, Message: message,
+		}}
 	}
 	for _, c := range []struct {
 		about      string

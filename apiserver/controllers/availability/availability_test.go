@@ -32,6 +32,7 @@ import (
 	"quorate.dev/apiserver/controllers/availability"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/informers"
+	"quorate.dev/apiserver/registry/follow"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serviceresolver"
 )
@@ -49,7 +50,9 @@ type replica struct {
 }
 
 // start runs a replica that reaches every server through dial.
-func start(t *testing.T, client *clientv3.Client, dial func(ctx context.Context, network, address string) (net.Conn, error)) *replica {
+func start(
+	t *testing.T, client *clientv3.Client, dial func(ctx context.Context, network, address string) (net.Conn, error),
+) *replica {
 	t.Helper()
 	r := &replica{Server: builtintest.NewServerOn(t, client, builtin.Options{}, nil), registry: prometheus.NewRegistry()}
 	factory := informers.New(informers.Options{Source: r.Client, Catalog: r.Catalog, Logger: logr.Discard()})
@@ -63,7 +66,7 @@ func start(t *testing.T, client *clientv3.Client, dial func(ctx context.Context,
 		Objects: r, Backend: func(name string) *aggregator.Backend { return proxy.Table().Get(name) },
 		Services:       factory.Core().V1().Services().Lister(),
 		EndpointSlices: factory.Discovery().V1().EndpointSlices().Lister(),
-		FollowEntries:  r.FollowEntries, Clock: clock.RealClock{}, Logger: logr.Discard(), Registerer: r.registry,
+		Follow:         r.Follow, Clock: clock.RealClock{}, Logger: logr.Discard(), Registerer: r.registry,
 	})
 	builtintest.Background(t, factory.StartWithContext)
 	builtintest.Background(t, func(ctx context.Context) {
@@ -72,10 +75,13 @@ func start(t *testing.T, client *clientv3.Client, dial func(ctx context.Context,
 		}
 	})
 	builtintest.Background(t, func(ctx context.Context) {
-		_ = r.Follow(ctx, apiServices, func(name string, object runtime.Object) { // returns the error of ctx
+		// Follow returns the error of ctx.
+		_ = r.Follow(ctx, resource.Key{GroupResource: apiServices}, follow.Options{Objects: func(
+			name string, object runtime.Object,
+		) {
 			proxy.Set(name, object)
 			controller.SetAPIService(name, object)
-		}, nil)
+		}})
 	})
 	return r
 }
@@ -114,7 +120,8 @@ func (r *replica) condition(t *testing.T, name string) apiregistration.APIServic
 	t.Helper()
 	key := resource.Key{GroupResource: apiServices, Name: name}
 	object := builtintest.Must[runtime.Object](t)(r.Get(t.Context(), key, resource.ReadOptions{}))
-	condition := apiregistration.GetAPIServiceConditionByType(object.(*apiregistration.APIService), apiregistration.Available)
+	condition := apiregistration.GetAPIServiceConditionByType(object.(*apiregistration.APIService),
+		apiregistration.Available)
 	if condition == nil {
 		return apiregistration.APIServiceCondition{}
 	}
@@ -152,7 +159,10 @@ func TestReasons(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default"},
 		Spec: core.ServiceSpec{
 			Type: core.ServiceTypeClusterIP, ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"},
-			Ports: []core.ServicePort{{Name: "https", Port: 80, TargetPort: intstr.FromInt32(8443), Protocol: core.ProtocolTCP}}, SessionAffinity: core.ServiceAffinityNone,
+			Ports: []core.ServicePort{{
+				Name: "https", Port: 80, TargetPort: intstr.FromInt32(8443), Protocol: core.ProtocolTCP,
+			}},
+			SessionAffinity:       core.ServiceAffinityNone,
 			InternalTrafficPolicy: ptr.To(core.ServiceInternalTrafficPolicyCluster),
 			IPFamilies:            []core.IPFamily{core.IPv4Protocol}, IPFamilyPolicy: ptr.To(core.IPFamilyPolicySingleStack),
 		},
@@ -162,10 +172,16 @@ func TestReasons(t *testing.T) {
 	r.edit(t, services, "a", func(object runtime.Object) { object.(*core.Service).Spec.Ports[0].Port = 443 })
 	r.await(t, "v1.a.example", "EndpointsNotFound")
 	r.create(t, slices, &discovery.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: "a-1", Namespace: "default", Labels: map[string]string{"kubernetes.io/service-name": "a"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "a-1", Namespace: "default", Labels: map[string]string{"kubernetes.io/service-name": "a"},
+		},
 		AddressType: discovery.AddressTypeIPv4,
-		Endpoints:   []discovery.Endpoint{{Addresses: []string{"192.0.2.1"}, Conditions: discovery.EndpointConditions{Ready: ptr.To(false)}}},
-		Ports:       []discovery.EndpointPort{{Name: ptr.To("https"), Port: ptr.To[int32](8443), Protocol: ptr.To(core.ProtocolTCP)}},
+		Endpoints: []discovery.Endpoint{{
+			Addresses: []string{"192.0.2.1"}, Conditions: discovery.EndpointConditions{Ready: ptr.To(false)},
+		}},
+		Ports: []discovery.EndpointPort{{
+			Name: ptr.To("https"), Port: ptr.To[int32](8443), Protocol: ptr.To(core.ProtocolTCP),
+		}},
 	})
 	r.await(t, "v1.a.example", "MissingEndpoints")
 	r.edit(t, slices, "a-1", func(object runtime.Object) {
@@ -201,7 +217,9 @@ func (r *replica) edit(t *testing.T, name schema.GroupResource, object string, c
 func TestReplicasWriteOnce(t *testing.T) {
 	server := serve(t)
 	client := etcdtest.Client(t)
-	replicas := []*replica{start(t, client, dialTo(server)), start(t, client, dialTo(server)), start(t, client, dialTo(server))}
+	replicas := []*replica{
+		start(t, client, dialTo(server)), start(t, client, dialTo(server)), start(t, client, dialTo(server)),
+	}
 	first := replicas[0]
 	first.create(t, services, external("a"))
 	first.create(t, apiServices, apiService("a.example", "a"))
@@ -212,7 +230,8 @@ func TestReplicasWriteOnce(t *testing.T) {
 			return err == nil && count == 1
 		})
 	}
-	response := builtintest.Must[*clientv3.GetResponse](t)(client.Get(t.Context(), "/registry/apiregistration.k8s.io/apiservices/v1.a.example"))
+	response := builtintest.Must[*clientv3.GetResponse](t)(client.Get(t.Context(),
+		"/registry/apiregistration.k8s.io/apiservices/v1.a.example"))
 	if got := response.Kvs[0].Version; got != 2 {
 		t.Errorf("the APIService was written %d times, want its creation and one status", got)
 	}
@@ -247,7 +266,8 @@ func TestVaryingMessages(t *testing.T) {
 	})
 }
 
-// TestDeadServersDelayNoOther checks an available server while more servers than there are parallel checks never respond.
+// TestDeadServersDelayNoOther checks an available server while more servers than there are parallel checks never
+// respond.
 func TestDeadServersDelayNoOther(t *testing.T) {
 	const dead = 200
 	server := serve(t)
@@ -267,6 +287,8 @@ func TestDeadServersDelayNoOther(t *testing.T) {
 		r.create(t, apiServices, apiService(fmt.Sprintf("dead%d.example", i), "dead"))
 	}
 	server.Close()
-	r.edit(t, services, "living", func(object runtime.Object) { object.(*core.Service).Labels = map[string]string{"a": "b"} })
+	r.edit(t, services, "living", func(object runtime.Object) {
+		object.(*core.Service).Labels = map[string]string{"a": "b"}
+	})
 	r.await(t, "v1.living.example", "FailedDiscoveryCheck")
 }

@@ -37,7 +37,9 @@ var counts = map[string]int64{
 // ensure runs all start-up steps.
 func ensure(ctx context.Context, s *builtintest.Server) error {
 	b := bootstrap.New(s, clock.RealClock{}, logr.Discard())
-	for _, make := range []func(context.Context) error{b.Namespaces, b.PriorityClasses, b.ClusterPolicy, b.NamespacedPolicy, b.FlowControl} {
+	for _, make := range []func(context.Context) error{
+		b.Namespaces, b.PriorityClasses, b.ClusterPolicy, b.NamespacedPolicy, b.FlowControl,
+	} {
 		if err := make(ctx); err != nil {
 			return err
 		}
@@ -62,7 +64,8 @@ func TestConcurrentBootstrap(t *testing.T) {
 	group.Wait()
 	revision := replicas[0].Revision(t)
 	for path, want := range counts {
-		response := must[*clientv3.GetResponse](t)(client.Get(t.Context(), "/registry/"+path+"/", clientv3.WithPrefix(), clientv3.WithCountOnly()))
+		response := must[*clientv3.GetResponse](t)(client.Get(t.Context(), "/registry/"+path+"/",
+			clientv3.WithPrefix(), clientv3.WithCountOnly()))
 		if response.Count != want {
 			t.Errorf("%s: %d objects, want %d", path, response.Count, want)
 		}
@@ -128,7 +131,11 @@ func TestBootstrapRestoresBindings(t *testing.T) {
 	}, resource.WriteOptions{}))
 	// roleRef is immutable: the binding has to be recreated.
 	stray := get("system:kube-dns")
-	stray = &rbac.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: stray.Name}, Subjects: stray.Subjects, RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: "view"}}
+	stray = &rbac.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: stray.Name}, Subjects: stray.Subjects, RoleRef: rbac.RoleRef{
+			APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: "view",
+		},
+	}
 	if err := s.Delete(ctx,
 		resource.Key{GroupResource: bindings, Name: stray.Name}, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

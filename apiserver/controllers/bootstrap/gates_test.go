@@ -52,13 +52,18 @@ func peerAddress(t *testing.T, s *builtintest.Server) bool {
 }
 
 func uidHeaders(t *testing.T, s *builtintest.Server) bool {
-	own := bootstrap.Authentication{RequestHeaderCA: func() []byte { return newCertificate(t, "proxy", metav1.Now().AddDate(1, 0, 0)) }, UIDHeaders: []string{"X-Remote-Uid"}}
+	own := bootstrap.Authentication{
+		RequestHeaderCA: func() []byte { return newCertificate(t, "proxy", metav1.Now().AddDate(1, 0, 0)) },
+		UIDHeaders:      []string{"X-Remote-Uid"},
+	}
 	loop := bootstrap.New(s, clock.RealClock{}, logr.Discard()).AuthenticationLoop(own, nil)
 	if err := loop.Pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	published := must[runtime.Object](t)(s.Get(t.Context(),
-		resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap},
+		resource.Key{
+			GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap,
+		},
 		resource.ReadOptions{})).(*core.ConfigMap)
 	return published.Data["requestheader-uid-headers"] != ""
 }

@@ -50,13 +50,16 @@ func TestIdentityIsSharedOnOneHost(t *testing.T) {
 		bootstrap.New(overtaken{s}, fake, logger).Identity("vm", "10.0.0.1:6443").Run(ctx)
 	})
 	eventually(t, "a renewal of the shared lease", func() bool {
-		key := resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: "apiserver-wlv32tlttr4jl3gtroqexyxapa"}
+		key := resource.Key{
+			GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: "apiserver-wlv32tlttr4jl3gtroqexyxapa",
+		}
 		object, err := s.Get(t.Context(), key, resource.ReadOptions{})
 		if err != nil {
 			return false
 		}
 		lease := object.(*coordination.Lease)
-		return *lease.Spec.HolderIdentity == "other" && lease.Spec.RenewTime != nil && lease.Spec.RenewTime.Time.Equal(fake.Now())
+		return *lease.Spec.HolderIdentity == "other" && lease.Spec.RenewTime != nil &&
+			lease.Spec.RenewTime.Time.Equal(fake.Now())
 	})
 	stop()
 	if errors.Load() > 0 {

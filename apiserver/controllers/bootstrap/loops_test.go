@@ -31,6 +31,7 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/registry/follow"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -61,15 +62,21 @@ func TestIdentityIsRenewedAndReleased(t *testing.T) {
 		return object.(*coordination.Lease)
 	}
 	// The lease of a previous process is replaced.
-	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem}, &coordination.Lease{
+	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{
+		GroupResource: leases, Namespace: metav1.NamespaceSystem,
+	}, &coordination.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem},
-		Spec:       coordination.LeaseSpec{HolderIdentity: ptr.To("earlier"), LeaseDurationSeconds: ptr.To(int32(1)), RenewTime: &metav1.MicroTime{Time: fake.Now()}},
+		Spec: coordination.LeaseSpec{
+			HolderIdentity: ptr.To("earlier"), LeaseDurationSeconds: ptr.To(int32(1)),
+			RenewTime: &metav1.MicroTime{Time: fake.Now()},
+		},
 	}, resource.WriteOptions{}))
 	stop := background(t, func(ctx context.Context) { b.Identity("vm", "10.0.0.1:6443").Run(ctx) })
 	eventually(t, "a lease", func() bool { l := lease(); return l != nil && *l.Spec.HolderIdentity != "earlier" })
 	made := lease()
 	if !strings.HasPrefix(*made.Spec.HolderIdentity, name+"_") || *made.Spec.LeaseDurationSeconds != 3600 ||
-		made.Labels["apiserver.kubernetes.io/identity"] != "kube-apiserver" || made.Labels["kubernetes.io/hostname"] != "vm" ||
+		made.Labels["apiserver.kubernetes.io/identity"] != "kube-apiserver" ||
+		made.Labels["kubernetes.io/hostname"] != "vm" ||
 		made.Annotations["kubernetes.io/peer-advertise-address"] != "10.0.0.1:6443" {
 		t.Errorf("got %+v %+v", made.ObjectMeta, made.Spec)
 	}
@@ -78,7 +85,9 @@ func TestIdentityIsRenewedAndReleased(t *testing.T) {
 	eventually(t, "a renewal", func() bool { return lease().Spec.RenewTime.Time.Equal(fake.Now()) })
 	// A lease deleted by a user is created again.
 	if err := s.Delete(t.Context(),
-		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: name}, &metav1.DeleteOptions{}); err != nil {
+		resource.Key{
+			GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: name,
+		}, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a timer", fake.HasWaiters)
@@ -97,8 +106,14 @@ func TestExpiredIdentitiesAreRemoved(t *testing.T) {
 	make := func(name, identity string, renewed *metav1.MicroTime) {
 		key := resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem}
 		must[runtime.Object](t)(s.Create(t.Context(), key, &coordination.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem, Labels: map[string]string{"apiserver.kubernetes.io/identity": identity}},
-			Spec:       coordination.LeaseSpec{HolderIdentity: ptr.To("x"), LeaseDurationSeconds: ptr.To(int32(3600)), RenewTime: renewed},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name, Namespace: metav1.NamespaceSystem, Labels: map[string]string{
+					"apiserver.kubernetes.io/identity": identity,
+				},
+			},
+			Spec: coordination.LeaseSpec{
+				HolderIdentity: ptr.To("x"), LeaseDurationSeconds: ptr.To(int32(3600)), RenewTime: renewed,
+			},
 		}, resource.WriteOptions{}))
 	}
 	make("alive", "kube-apiserver", &metav1.MicroTime{Time: now.Add(-59 * time.Minute)})
@@ -129,7 +144,9 @@ func TestExpiredIdentitiesAreRemoved(t *testing.T) {
 func newCertificate(t *testing.T, name string, until time.Time) []byte {
 	t.Helper()
 	key := must[*ecdsa.PrivateKey](t)(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: until, IsCA: true}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: until, IsCA: true,
+	}
 	der := must[[]byte](t)(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
@@ -137,17 +154,22 @@ func newCertificate(t *testing.T, name string, until time.Time) []byte {
 func TestAuthenticationIsMergedWithPublished(t *testing.T) {
 	s := withSystem(t)
 	now := time.Now()
-	first, second, proxy := newCertificate(t, "first", now.Add(time.Hour)), newCertificate(t, "second", now.Add(time.Hour)), newCertificate(t, "proxy", now.Add(time.Hour))
+	first, second, proxy := newCertificate(t, "first", now.Add(time.Hour)), newCertificate(t, "second",
+		now.Add(time.Hour)), newCertificate(t, "proxy", now.Add(time.Hour))
 	old := newCertificate(t, "old", now.Add(-time.Hour))
 	published := func() map[string]string {
-		key := resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap}
+		key := resource.Key{
+			GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap,
+		}
 		object, err := s.Get(t.Context(), key, resource.ReadOptions{})
 		if err != nil {
 			return nil
 		}
 		return object.(*core.ConfigMap).Data
 	}
-	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem}, &core.ConfigMap{
+	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{
+		GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem,
+	}, &core.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap},
 		Data: map[string]string{
 			"client-ca-file": string(old) + string(first), "stray": "x", "requestheader-client-ca-file": string(proxy),
@@ -167,13 +189,15 @@ func TestAuthenticationIsMergedWithPublished(t *testing.T) {
 		b.AuthenticationLoop(own, changed).Run(ctx, clock.RealClock{}, logr.Discard())
 	})
 	background(t, func(ctx context.Context) {
-		_ = s.FollowObject(ctx,
-			resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap},
-			changed.Send)
+		key := resource.Key{
+			GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap,
+		}
+		_ = s.Follow(ctx, key, follow.Options{Changed: changed.Send})
 	})
 	want := map[string]string{
-		"client-ca-file": string(first), "requestheader-client-ca-file": string(proxy), "requestheader-allowed-names": `["other","front-proxy-client"]`,
-		"requestheader-group-headers": `["X-Remote-Group"]`, "requestheader-username-headers": `["X-Remote-User"]`, "requestheader-extra-headers-prefix": `["X-Remote-Extra-"]`,
+		"client-ca-file": string(first), "requestheader-client-ca-file": string(proxy),
+		"requestheader-allowed-names": `["other","front-proxy-client"]`, "requestheader-group-headers": `["X-Remote-Group"]`,
+		"requestheader-username-headers": `["X-Remote-User"]`, "requestheader-extra-headers-prefix": `["X-Remote-Extra-"]`,
 	}
 	eventually(t, "the merged ConfigMap", func() bool { return equalMaps(published(), want) })
 	// The CA bundle file is replaced.
@@ -183,7 +207,9 @@ func TestAuthenticationIsMergedWithPublished(t *testing.T) {
 	eventually(t, "the new CA beside the old one", func() bool { return equalMaps(published(), want) })
 	// A ConfigMap deleted by a user is created again with this replica's values.
 	if err := s.Delete(t.Context(),
-		resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap},
+		resource.Key{
+			GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap,
+		},
 		&metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +233,9 @@ func TestLegacyTokenTracking(t *testing.T) {
 	s := withSystem(t)
 	fake := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	since := func() string {
-		key := resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.LegacyTokensConfigMap}
+		key := resource.Key{
+			GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.LegacyTokensConfigMap,
+		}
 		object, err := s.Get(t.Context(), key, resource.ReadOptions{})
 		if err != nil {
 			return ""
@@ -220,7 +248,9 @@ func TestLegacyTokenTracking(t *testing.T) {
 	})
 	eventually(t, "the date", func() bool { return since() == "2026-01-02" })
 	s.Settle(t, bootstrap.ConfigMaps, metav1.NamespaceSystem+"/"+bootstrap.LegacyTokensConfigMap)
-	key := resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.LegacyTokensConfigMap}
+	key := resource.Key{
+		GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.LegacyTokensConfigMap,
+	}
 	must[runtime.Object](t)(s.Update(t.Context(), key, func(object runtime.Object) error {
 		object.(*core.ConfigMap).Data["since"] = "no date"
 		return nil
@@ -252,10 +282,13 @@ func TestFlowControl(t *testing.T) {
 	pass()
 	level := func(name string) *flowcontrol.PriorityLevelConfiguration {
 		key := resource.Key{GroupResource: bootstrap.PriorityLevels, Name: name}
-		return must[runtime.Object](t)(s.Get(t.Context(), key, resource.ReadOptions{})).(*flowcontrol.PriorityLevelConfiguration)
+		return must[runtime.Object](t)(s.Get(t.Context(), key,
+			resource.ReadOptions{})).(*flowcontrol.PriorityLevelConfiguration)
 	}
 	shares := func(name, automatic string, shares int32) {
-		must[runtime.Object](t)(s.Update(t.Context(), resource.Key{GroupResource: bootstrap.PriorityLevels, Name: name}, func(object runtime.Object) error {
+		must[runtime.Object](t)(s.Update(t.Context(), resource.Key{
+			GroupResource: bootstrap.PriorityLevels, Name: name,
+		}, func(object runtime.Object) error {
 			level := object.(*flowcontrol.PriorityLevelConfiguration)
 			level.Annotations[flowcontrolv1.AutoUpdateAnnotationKey] = automatic
 			level.Spec.Limited.NominalConcurrencyShares = shares
@@ -266,8 +299,11 @@ func TestFlowControl(t *testing.T) {
 	shares("workload-low", "true", 78)   // suggested and managed: updated
 	shares("global-default", "false", 5) // suggested and taken over by users: kept
 	obsolete := level("workload-high")
-	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{GroupResource: bootstrap.PriorityLevels}, &flowcontrol.PriorityLevelConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "obsolete", Annotations: map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"}}, Spec: obsolete.Spec,
+	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{
+		GroupResource: bootstrap.PriorityLevels,
+	}, &flowcontrol.PriorityLevelConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "obsolete",
+			Annotations: map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"}}, Spec: obsolete.Spec,
 	}, resource.WriteOptions{}))
 	s.Settle(t, bootstrap.PriorityLevels, "catch-all", "workload-low", "global-default", "obsolete")
 	pass()

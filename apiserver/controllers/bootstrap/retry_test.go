@@ -40,7 +40,7 @@ func insist(t *testing.T, u *failing) (time.Duration, error) {
 	begun := fake.Now()
 	b := bootstrap.New(u, fake, logr.Discard())
 	done := make(chan error, 1)
-	go func() { done <- b.Insist(t.Context(), b.Namespaces) }()
+	go func() { done <- b.Retry(t.Context(), b.Namespaces) }()
 	for {
 		select {
 		case err := <-done:

@@ -37,7 +37,10 @@ type member struct {
 
 func newMember(t *testing.T, client *clientv3.Client, ip string, addresses kubernetesservice.Addresses) *member {
 	t.Helper()
-	m := &member{ServiceReplica: builtintest.NewServiceReplica(t, client, "10.20.0.0/24", "30000-30003"), clock: testingclock.NewFakeClock(time.Now())}
+	m := &member{
+		ServiceReplica: builtintest.NewServiceReplica(t, client, "10.20.0.0/24", "30000-30003"),
+		clock:          testingclock.NewFakeClock(time.Now()),
+	}
 	m.controller = kubernetesservice.New(kubernetesservice.Options{
 		Objects: m.ServiceReplica, Addresses: addresses, ServiceIP: "10.20.0.1", PublicIP: ip, PublicPort: 6443,
 		Ready: func(context.Context) bool { return true }, Clock: m.clock, Logger: logr.Discard(),
@@ -98,13 +101,15 @@ func (m *member) await(t *testing.T, what string, wanted ...string) {
 
 func TestReplicasBehindTheKubernetesService(t *testing.T) {
 	client := etcdtest.Client(t)
-	first, second := newMember(t, client, "192.0.2.1", newLeases(client)), newMember(t, client, "192.0.2.2", newLeases(client))
+	first, second := newMember(t, client, "192.0.2.1", newLeases(client)), newMember(t, client,
+		"192.0.2.2", newLeases(client))
 	first.start(t)
 	first.await(t, "the first replica is behind the Service", "192.0.2.1")
 	service := must[*core.Service](t)(asType[*core.Service](first.Get(t.Context(),
 		resource.Key{GroupResource: builtintest.Services, Namespace: "default", Name: "kubernetes"},
 		resource.ReadOptions{})))
-	if service.Spec.ClusterIP != "10.20.0.1" || service.Spec.Ports[0].Port != 443 || service.Spec.Ports[0].TargetPort.IntValue() != 6443 {
+	if service.Spec.ClusterIP != "10.20.0.1" || service.Spec.Ports[0].Port != 443 ||
+		service.Spec.Ports[0].TargetPort.IntValue() != 6443 {
 		t.Errorf("the Service is %+v", service.Spec)
 	}
 	second.start(t)
@@ -122,14 +127,17 @@ func TestReplicasBehindTheKubernetesService(t *testing.T) {
 	if left := first.behind(t); len(left) > 0 {
 		t.Errorf("addresses after the shutdown: %v", left)
 	}
-	if leases := must[*clientv3.GetResponse](t)(client.Get(t.Context(), "/registry/masterleases/", clientv3.WithPrefix())); leases.Count != 0 {
+	if leases := must[*clientv3.GetResponse](t)(
+		client.Get(t.Context(), "/registry/masterleases/", clientv3.WithPrefix()),
+	); leases.Count != 0 {
 		t.Errorf("%d leases are left", leases.Count)
 	}
 }
 
 func TestRestartedReplicaRemovesItsAddress(t *testing.T) {
 	client := etcdtest.Client(t)
-	first, second := newMember(t, client, "192.0.2.1", newLeases(client)), newMember(t, client, "192.0.2.2", newLeases(client))
+	first, second := newMember(t, client, "192.0.2.1", newLeases(client)), newMember(t, client,
+		"192.0.2.2", newLeases(client))
 	first.start(t)
 	second.start(t)
 	eventually(t, "both are behind the Service", func() bool {

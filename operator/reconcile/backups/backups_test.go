@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -103,14 +102,15 @@ func (e *environment) must(err error) {
 func (e *environment) create(spec v1alpha1.ApiServerBackupSpec) {
 	e.t.Helper()
 	e.must(e.client.Create(e.t.Context(), &v1alpha1.ApiServerBackup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b", UID: "uid", CreationTimestamp: metav1.NewTime(e.clock.Now())}, Spec: spec,
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b", UID: "uid",
+			CreationTimestamp: metav1.NewTime(e.clock.Now())}, Spec: spec,
 	}))
 }
 
-// reconcile reconciles several times, because a step can requeue.
+// reconcile reconciles the backup several times, because a step may request the next one.
 func (e *environment) reconcile() *v1alpha1.ApiServerBackup {
 	e.t.Helper()
-	r := &Reconciler{Client: e.client, Reader: e.client, Recorder: e, Clock: e.clock}
+	r := &Reconciler{Client: e.client, Reader: e.client, Recorder: e, Clock: e.clock, Retries: NewRetries()}
 	key := client.ObjectKey{Namespace: "ns", Name: "b"}
 	for range 5 {
 		_, err := r.Reconcile(e.t.Context(), ctrl.Request{NamespacedName: key})
@@ -140,7 +140,9 @@ func (e *environment) end(name string, phase corev1.PodPhase, message string) {
 	pod := e.pod(name)
 	pod.Status.Phase = phase
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
-		Name: desired.ContainerName, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message}},
+		Name: desired.ContainerName, State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{Message: message},
+		},
 	}}
 	e.must(e.client.Status().Update(e.t.Context(), pod))
 }
@@ -157,7 +159,9 @@ func TestBackupRetriesAndCompletes(t *testing.T) {
 		t.Fatalf("%+v", b.Status)
 	}
 	args := e.pod("b-try1").Spec.Containers[0].Args
-	for _, want := range []string{"--uid=uid", "--path=etcd/ns/demo/b", "--endpoints=https://demo-0.demo-members.ns.svc:2379"} {
+	for _, want := range []string{
+		"--uid=uid", "--path=etcd/ns/demo/b", "--endpoints=https://demo-0.demo-members.ns.svc:2379",
+	} {
 		if !slices.Contains(args, want) {
 			t.Errorf("arguments %q lack %s", args, want)
 		}
@@ -169,12 +173,14 @@ func TestBackupRetriesAndCompletes(t *testing.T) {
 	e.reconcile()
 	text, err := json.Marshal(format.Result{Location: "file:///backups", Manifest: format.Manifest{
 		UID: "uid", Created: e.clock.Now(), StoredBytes: 7, StoredSHA256: "abc", Snapshot: format.Snapshot{Revision: 5},
-	}})
+	}, ManifestSHA256: "def", VerificationKey: "ed25519:key"})
 	e.must(err)
 	e.clock.Step(3 * time.Second)
 	e.end("b-try2", corev1.PodSucceeded, string(text))
 	b := e.reconcile()
-	if b.Status.Phase != v1alpha1.BackupCompleted || b.Status.Revision != 5 || b.Status.SHA256 != "abc" || b.Status.Attempts != 2 {
+	if b.Status.Phase != v1alpha1.BackupCompleted || b.Status.Revision != 5 ||
+		b.Status.SHA256 != "abc" || b.Status.Attempts != 2 || b.Status.ManifestSHA256 != "def" ||
+		b.Status.VerificationKey != "ed25519:key" {
 		t.Errorf("%+v", b.Status)
 	}
 	registry := prometheus.NewRegistry()
@@ -198,21 +204,22 @@ quorate_backup_last_size_bytes{cluster="demo",namespace="ns"} 7
 		t.Error("the deletion was retried at once")
 	}
 	e.clock.Step(removeRetryInterval)
-	e.reconcile() // retries the deletion
+	e.reconcile() // the deletion is retried
 	e.end("b-delete", corev1.PodSucceeded, "")
 	if b := e.reconcile(); b != nil {
 		t.Errorf("the backup still exists: %+v", b)
 	}
 	if want := []string{
-		"SuccessfulCreate: Created Pod b-try1", "BackupRetried: Attempt 1 failed: no quorum", "SuccessfulCreate: Created Pod b-try2",
-		"BackupCompleted: Stored 7 bytes at revision 5 and verified them",
+		"SuccessfulCreate: Created Pod b-try1", "BackupRetried: Attempt 1 failed: no quorum",
+		"SuccessfulCreate: Created Pod b-try2", "BackupCompleted: Stored 7 bytes at revision 5 and verified them",
 		"DataDeletionFailed: Failed to delete the data, retrying; set deletionPolicy to Retain to keep it: no permission",
 	}; !slices.Equal(e.events, want) {
 		t.Errorf("events %q, want %q", e.events, want)
 	}
 }
 
-// A pod that succeeds without a result, or with the result of another backup, is a failure.
+// TestBackupWithoutResultFails checks that a backup fails if its pod succeeds without a result, or with the result of
+// another backup.
 func TestBackupWithoutResultFails(t *testing.T) {
 	for message, want := range map[string]string{
 		"": "without a termination message", "{": "is not a result", `{"manifest":{"uid":"other"}}`: "a different backup",
@@ -231,7 +238,8 @@ func TestBackupWithoutResultFails(t *testing.T) {
 func TestBackupOfMissingClusterTimesOut(t *testing.T) {
 	e := newEnvironment(t)
 	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "none", Destination: volume, TimeoutSeconds: ptr.To[int32](60)})
-	if b := e.reconcile(); b.Status.Phase != v1alpha1.BackupPending || !strings.Contains(b.Status.Conditions[0].Message, "does not exist") {
+	if b := e.reconcile(); b.Status.Phase != v1alpha1.BackupPending ||
+		!strings.Contains(b.Status.Conditions[0].Message, "does not exist") {
 		t.Errorf("%+v", b.Status)
 	}
 	e.clock.Step(61 * time.Second)
@@ -245,139 +253,13 @@ quorate_backup_last_failure_timestamp_seconds{cluster="none",namespace="ns"} %d
 `, e.clock.Now().Unix())), "quorate_backup_last_failure_timestamp_seconds"))
 }
 
-func TestSchedule(t *testing.T) {
-	e := newEnvironment(t)
-	r := &ScheduleReconciler{Client: e.client, Reader: e.client, Recorder: e, Clock: e.clock}
-	key := client.ObjectKey{Namespace: "ns", Name: "hourly"}
-	e.must(e.client.Create(t.Context(), &v1alpha1.ApiServerBackupSchedule{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hourly", CreationTimestamp: metav1.NewTime(e.clock.Now())},
-		Spec: v1alpha1.ApiServerBackupScheduleSpec{
-			Schedule: "0 * * * *", Retention: v1alpha1.BackupRetention{Count: ptr.To[int32](2)},
-			Template: v1alpha1.BackupTemplate{ClusterName: "demo", Destination: volume},
-		},
-	}))
-	step := func() []v1alpha1.ApiServerBackup {
-		t.Helper()
-		for range 2 { // twice: a repetition creates no second backup
-			_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
-			e.must(err)
-		}
-		var list v1alpha1.ApiServerBackupList
-		e.must(e.client.List(t.Context(), &list))
-		return list.Items
-	}
-	if got := step(); len(got) != 0 {
-		t.Fatalf("%d backups before the first scheduled time", len(got))
-	}
-	const success = "quorate_backup_schedule_last_success_timestamp_seconds"
-	e.must(testutil.CollectAndCompare(Collector{e.client, e.clock}, strings.NewReader(`
-# HELP quorate_backup_schedule_last_success_timestamp_seconds Completion time of the newest completed backup of an ApiServerBackupSchedule, in seconds since 1970; 0 if there is none.
-# TYPE quorate_backup_schedule_last_success_timestamp_seconds gauge
-quorate_backup_schedule_last_success_timestamp_seconds{cluster="demo",namespace="ns",schedule="hourly"} 0
-`), success))
-	for n := range 4 {
-		e.clock.Step(time.Hour)
-		got := step()
-		if want := min(n+1, 3); len(got) != want { // two completed ones and the new one
-			t.Fatalf("%d backups after %d hours, want %d; events %q", len(got), n+1, want, e.events)
-		}
-		for i := range got {
-			if !got[i].Finished() {
-				got[i].Status.Phase, got[i].Status.CompletionTime = v1alpha1.BackupCompleted, &metav1.Time{Time: e.clock.Now()}
-				e.must(e.client.Status().Update(t.Context(), &got[i]))
-			}
-		}
-	}
-	var s v1alpha1.ApiServerBackupSchedule
-	step()
-	e.must(e.client.Get(t.Context(), key, &s))
-	if s.Status.NextScheduleTime.Hour() != 5 || s.Status.LastSuccessfulTime.Hour() != 4 || s.Status.Active != 0 {
-		t.Errorf("%+v", s.Status)
-	}
-	e.must(testutil.CollectAndCompare(Collector{e.client, e.clock}, strings.NewReader(fmt.Sprintf(`
-# HELP quorate_backup_schedule_last_success_timestamp_seconds Completion time of the newest completed backup of an ApiServerBackupSchedule, in seconds since 1970; 0 if there is none.
-# TYPE quorate_backup_schedule_last_success_timestamp_seconds gauge
-quorate_backup_schedule_last_success_timestamp_seconds{cluster="demo",namespace="ns",schedule="hourly"} %d
-`, e.clock.Now().Unix())), success))
-	for _, b := range step() { // backups with times in the future, then none
-		b.Status.SnapshotTime = &metav1.Time{Time: e.clock.Now().Add(100 * time.Hour)}
-		b.Status.CompletionTime, b.Status.StartTime = b.Status.SnapshotTime, b.Status.SnapshotTime
-		e.must(e.client.Status().Update(t.Context(), &b))
-	}
-	expectNone := func(message string) {
-		t.Helper()
-		step()
-		e.must(e.client.Get(t.Context(), key, &s))
-		c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.BackupReady)
-		if c.Reason != v1alpha1.ReasonNoCompletedBackup || !strings.Contains(c.Message, message) || s.Status.LastSuccessfulTime != nil {
-			t.Errorf("%+v, last %s", c, s.Status.LastSuccessfulTime)
-		}
-	}
-	expectNone("there is no completed backup, apart from 2 with a time in the future")
-	if n := testutil.CollectAndCount(Collector{e.client, e.clock}, "quorate_backup_last_success_timestamp_seconds"); n != 0 {
-		t.Errorf("%d times of the last success are in the future", n)
-	}
-	e.must(e.client.DeleteAllOf(t.Context(), &v1alpha1.ApiServerBackup{}, client.InNamespace("ns")))
-	expectNone("there is no completed backup")
-	s.Spec.TimeZone = "Nowhere"
-	e.must(e.client.Update(t.Context(), &s))
-	step()
-	e.must(e.client.Get(t.Context(), key, &s))
-	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ScheduleReady); c.Status != metav1.ConditionFalse ||
-		c.Reason != "InvalidSpec" {
-		t.Errorf("%+v", c)
-	}
-	// The last state of the backups does not stay while none is created.
-	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.BackupReady); c.Status != metav1.ConditionFalse ||
-		c.Reason != "InvalidSpec" || !strings.Contains(c.Message, "Nowhere") {
-		t.Errorf("%+v", c)
-	}
-}
-
-// TestScheduleWithoutBackups checks that the condition, the metric and one event report that no backup is completed.
-func TestScheduleWithoutBackups(t *testing.T) {
-	e := newEnvironment(t)
-	r := &ScheduleReconciler{Client: e.client, Reader: e.client, Recorder: e, Clock: e.clock}
-	key := client.ObjectKey{Namespace: "ns", Name: "hourly"}
-	e.must(e.client.Create(t.Context(), &v1alpha1.ApiServerBackupSchedule{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hourly"},
-		Spec: v1alpha1.ApiServerBackupScheduleSpec{
-			Schedule: "0 * * * *", Template: v1alpha1.BackupTemplate{ClusterName: "demo", Destination: volume},
-		},
-	}))
-	for wait, want := range []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionTrue, metav1.ConditionFalse} {
-		var s v1alpha1.ApiServerBackupSchedule
-		result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
-		e.must(err)
-		e.must(e.client.Get(t.Context(), key, &s))
-		if got := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.BackupReady); got.Status != want || result.RequeueAfter > retentionInterval {
-			t.Errorf("after %d hours: %+v, requeue after %s", wait, got, result.RequeueAfter)
-		}
-		e.clock.Step(time.Hour + time.Second)
-	}
-	registry := prometheus.NewRegistry()
-	e.must(registry.Register(Collector{e.client, e.clock}))
-	e.must(testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP quorate_backup_ready Whether the newest completed backup of an ApiServerBackupSchedule is current (1) or not (0).
-# TYPE quorate_backup_ready gauge
-quorate_backup_ready{cluster="demo",namespace="ns",schedule="hourly"} 0
-`), "quorate_backup_ready"))
-	overdue := 0
-	for _, event := range e.events {
-		if strings.HasPrefix(event, "NoCompletedBackup: ") {
-			overdue++
-		}
-	}
-	if overdue != 1 {
-		t.Errorf("%d events: %q", overdue, e.events)
-	}
-}
-
 // TestBackupThatCannotStart checks that the status and an event name the missing object, then the reason why the pod
 // does not start, and that the backup fails at its deadline.
 func TestBackupThatCannotStart(t *testing.T) {
 	e := newEnvironment(t)
-	s3 := v1alpha1.BackupDestination{S3: &v1alpha1.S3Destination{CredentialsSecretRef: corev1.LocalObjectReference{Name: "s3"}}}
+	s3 := v1alpha1.BackupDestination{
+		S3: &v1alpha1.S3Destination{CredentialsSecretRef: corev1.LocalObjectReference{Name: "s3"}},
+	}
 	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: s3, StartTimeoutSeconds: ptr.To[int32](60)})
 	expect := func(reason, message string) {
 		t.Helper()
@@ -433,7 +315,8 @@ func TestBackupWithoutSecretsOfTheClusterFails(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.Reason, c.Message, want)
 		}
 		e.clock.Step(6 * time.Minute)
-		if b := e.reconcile(); b.Status.Phase != v1alpha1.BackupFailed || !strings.Contains(b.Status.Conditions[0].Message, want) {
+		if b := e.reconcile(); b.Status.Phase != v1alpha1.BackupFailed ||
+			!strings.Contains(b.Status.Conditions[0].Message, want) {
 			t.Errorf("%+v", b.Status)
 		}
 	}
@@ -461,11 +344,12 @@ func TestBackupWithWrongRecipientsFails(t *testing.T) {
 	}
 }
 
-// TestBackupNamedLikeItsCluster checks that the pods of a backup have no names of replicas: the backup would wait for the
-// replica's pod to be deleted, could not be deleted itself, and could take the name of a member's pod.
+// TestBackupNamedLikeItsCluster checks that the pods of a backup do not have the names of replicas. Otherwise the
+// backup would wait for the replica's pod to be deleted, could not be deleted itself, and could take the name of a
+// member's pod.
 func TestBackupNamedLikeItsCluster(t *testing.T) {
 	e := newEnvironment(t)
-	for _, replica := range []string{"b-0", "b-1"} { // of the cluster b
+	for _, replica := range []string{"b-0", "b-1"} { // replicas of the cluster b
 		e.must(e.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: replica}}))
 	}
 	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})

@@ -13,8 +13,8 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// TestScheduleOfHibernatedCluster checks that a schedule creates no backups while its cluster is hibernated, which would all
-// fail, and one when the cluster is started again.
+// TestScheduleOfHibernatedCluster checks that a schedule creates no backups while its cluster is hibernated, because
+// all would fail, and one backup when the cluster is started again.
 func TestScheduleOfHibernatedCluster(t *testing.T) {
 	e := newEnvironment(t)
 	r := &ScheduleReconciler{Client: e.client, Reader: e.client, Recorder: e, Clock: e.clock}
@@ -68,7 +68,7 @@ func TestScheduleOfHibernatedCluster(t *testing.T) {
 	}
 }
 
-// TestBackupOfHibernatedClusterWaits checks that the backup names its cause.
+// TestBackupOfHibernatedClusterWaits checks that the condition of the backup says that the cluster is hibernated.
 func TestBackupOfHibernatedClusterWaits(t *testing.T) {
 	e := newEnvironment(t)
 	cluster := &v1alpha1.ApiServerCluster{}

@@ -16,8 +16,8 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// TestDeletionThatCannotStart checks that an event reports why the data of a deleted backup is not deleted: the finalizer
-// keeps the backup meanwhile.
+// TestDeletionThatCannotStart checks that an event reports why the data of a deleted backup cannot be deleted, while
+// the finalizer keeps the backup.
 func TestDeletionThatCannotStart(t *testing.T) {
 	e := newEnvironment(t)
 	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume, DeletionPolicy: v1alpha1.BackupDelete})
@@ -36,7 +36,8 @@ func TestDeletionThatCannotStart(t *testing.T) {
 	events := len(e.events)
 	e.clock.Step(2 * time.Second)
 	e.reconcile()
-	if got := e.events[events:]; len(got) != 1 || !strings.Contains(got[0], `DataDeletionFailed`) || !strings.Contains(got[0], `secret "s3" not found`) {
+	if got := e.events[events:]; len(got) != 1 || !strings.Contains(got[0], `DataDeletionFailed`) ||
+		!strings.Contains(got[0], `secret "s3" not found`) {
 		t.Errorf("events %q", got)
 	}
 	if pod := e.pod("b-delete"); pod.Status.Phase != "" {
@@ -44,7 +45,8 @@ func TestDeletionThatCannotStart(t *testing.T) {
 	}
 }
 
-// TestDeletionBesideForeignPods checks that pods of others with names of the backup's do not prevent its deletion.
+// TestDeletionBesideForeignPods checks that pods of other owners with the names of a backup's pods do not prevent the
+// deletion of the backup.
 func TestDeletionBesideForeignPods(t *testing.T) {
 	e := newEnvironment(t)
 	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "none", Destination: volume})
@@ -58,7 +60,8 @@ func TestDeletionBesideForeignPods(t *testing.T) {
 	}
 }
 
-// TestRetentionKeepsBackupsThatAreRestored checks that an expired backup is deleted only when no cluster needs it any more.
+// TestRetentionKeepsBackupsThatAreRestored checks that an expired backup is deleted only when no cluster needs it for a
+// restore.
 func TestRetentionKeepsBackupsThatAreRestored(t *testing.T) {
 	e := newEnvironment(t)
 	r := &ScheduleReconciler{Client: e.client, Reader: e.client, Recorder: e, Clock: e.clock}
@@ -84,7 +87,9 @@ func TestRetentionKeepsBackupsThatAreRestored(t *testing.T) {
 	e.must(e.client.Create(t.Context(), restoring))
 	recovering := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "recovering"}}
 	recovering.Spec.Recovery = &v1alpha1.Recovery{RequestID: "1", From: ptr.To(from("recovered"))}
-	recovering.Status.Recovery = &v1alpha1.RecoveryStatus{Request: *recovering.Spec.Recovery, Stage: v1alpha1.RecoveryRestoring}
+	recovering.Status.Recovery = &v1alpha1.RecoveryStatus{
+		Request: *recovering.Spec.Recovery, Stage: v1alpha1.RecoveryRestoring,
+	}
 	e.must(e.client.Create(t.Context(), recovering))
 	expect := func(want ...string) {
 		t.Helper()

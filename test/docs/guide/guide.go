@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// Reasons are why a test does not execute a block of commands, by the value of not-run. It validates them instead.
+// Reasons describes, for each value of not-run, why tests do not execute a block of commands. They validate such
+// blocks.
 var Reasons = map[string]string{
 	"cluster":     "needs a Kubernetes cluster with nodes, or its add-ons",
 	"minutes":     "takes minutes, or is a test itself",
@@ -20,27 +21,27 @@ var Reasons = map[string]string{
 	"fault":       "repairs a fault, which another test causes",
 }
 
-// Languages are those that a fence may name.
+// Languages are the languages that a fence may name.
 var Languages = []string{"sh", "yaml", "text", "go", "json", "promql", "ini"}
 
-// Block is a fenced block.
+// Block is a fenced block of a document.
 type Block struct {
 	Document string
-	Line     int // of the opening fence
+	Line     int // line of the opening fence
 	Heading  string
 	Language string
-	Text     string // without the indentation of the fence
-	// Long commands are executed by `make guides` only.
+	Text     string // content, without the indentation of the fence
+	// Long says that only `make guides` executes the commands.
 	Long bool
-	// NotRun is the key of Reasons for commands that are not executed.
+	// NotRun is the key in Reasons for commands that are not executed.
 	NotRun string
-	// Output is compared with that of the commands before it.
+	// Output says that the block is compared with the output of the commands before it.
 	Output bool
-	// Apply means that the reader applies the YAML.
+	// Apply says that the reader applies the YAML.
 	Apply bool
 	// File is the name under which the reader stores the block.
 	File string
-	// Fragment is the kind of which the YAML is a part.
+	// Fragment is the kind of object of which the YAML is a part.
 	Fragment string
 }
 
@@ -103,7 +104,7 @@ func YAML(document, contains string) (string, error) {
 	return "", fmt.Errorf("%s has no YAML with %q", document, contains)
 }
 
-// parse reads the words after the fence.
+// parse parses the words after the fence.
 func (b *Block) parse(info string) error {
 	words := strings.Fields(info)
 	if len(words) == 0 || !slices.Contains(Languages, words[0]) {
@@ -145,7 +146,7 @@ func (b *Block) set(name, value string) error {
 // span matches a command in the text of a document.
 var span = regexp.MustCompile("`((?:kubectl|quorate|make|go run|go test) [^`\n]+)`")
 
-// Spans returns the commands in the text of a document that are not in blocks, by line.
+// Spans returns the commands in the text of a document outside of blocks, by line.
 func Spans(text string) map[int][]string {
 	found, fenced, number := map[int][]string{}, false, 0
 	for line := range strings.Lines(text) {

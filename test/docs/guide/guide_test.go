@@ -10,7 +10,8 @@ import (
 const document = "# A\n\n```sh\none\n```\n\n```text output\nNAME  AGE\nx     1d\n```\n\n" +
 	"- item\n\n  ```sh long\n  two\n    three\n  ```\n\n## B\n\n```sh not-run=minutes\nfour\n```\n\n" +
 	"```yaml apply\napiVersion: v1\nkind: ConfigMap\n```\n\n```yaml file=a/b.yaml\nx: HOST\n```\n\n" +
-	"```yaml\napiVersion: quorate.dev/v1alpha1\n```\n\n```yaml\napiVersion: audit.k8s.io/v1\n```\n\n```yaml fragment=X\nspec: {}\n```\n"
+	"```yaml\napiVersion: quorate.dev/v1alpha1\n```\n\n```yaml\napiVersion: audit.k8s.io/v1\n```\n\n```yaml " +
+	"fragment=X\nspec: {}\n```\n"
 
 func TestBlocks(t *testing.T) {
 	blocks, err := Blocks("x.md", document)
@@ -24,7 +25,8 @@ func TestBlocks(t *testing.T) {
 		t.Errorf("the fourth block is %+v", b)
 	}
 	for _, wrong := range []string{
-		"```\nx\n```\n", "```c\nx\n```\n", "```sh not-run\nx\n```\n", "```sh not-run=lazy\nx\n```\n", "```sh output\nx\n```\n", "```sh\nx\n",
+		"```\nx\n```\n", "```c\nx\n```\n", "```sh not-run\nx\n```\n", "```sh not-run=lazy\nx\n```\n",
+		"```sh output\nx\n```\n", "```sh\nx\n",
 	} {
 		if _, err := Blocks("x.md", wrong); err == nil {
 			t.Errorf("%q has no error", wrong)
@@ -44,7 +46,9 @@ func TestScript(t *testing.T) {
 	if short.Len() != 3 || long.Len() != 5 {
 		t.Errorf("%d and %d blocks, want 3 and 5:\n%s\n%s", short.Len(), long.Len(), short, long)
 	}
-	for _, want := range []string{"three", "kubectl apply --validate=strict -f -", "cat > a/b.yaml", "x: host", "--dry-run=server"} {
+	for _, want := range []string{
+		"three", "kubectl apply --validate=strict -f -", "cat > a/b.yaml", "x: host", "--dry-run=server",
+	} {
 		if !strings.Contains(long.String(), want) {
 			t.Errorf("the script has no %q:\n%s", want, long)
 		}
@@ -69,7 +73,8 @@ func TestCheck(t *testing.T) {
 }
 
 func TestSpans(t *testing.T) {
-	const text = "Run `kubectl get pods` or `make x`, not `--flag`.\n\n```sh\n`kubectl hidden x`\n```\n| `quorate a\\|b c` |\n"
+	const text = "Run `kubectl get pods` or `make x`, not `--flag`.\n\n```sh\n`kubectl hidden x`\n```\n| `quorate a\\|b " +
+		"c` |\n"
 	found := Spans(text)
 	if len(found[1]) != 2 || len(found[4]) != 0 || found[6][0] != "quorate a|b c" {
 		t.Errorf("found %v", found)

@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// Script is the shell script of a reader who executes the blocks of a document in their order, in one shell.
+// Script is the shell script of a reader who executes the blocks of a document in order, in one shell.
 type Script struct {
-	Long    bool              // executes long blocks too
-	Replace map[string]string // replaces the reader's values
-	// DryRun means that complete YAML objects that the reader does not apply are sent to the server in a dry run.
+	Long    bool              // execute long blocks, too
+	Replace map[string]string // text to replace, with the reader's values
+	// DryRun says that complete YAML objects that the reader does not apply are sent to the server in a dry run.
 	DryRun bool
 
 	text   strings.Builder
-	blocks []Block // with commands, by the number in their output files
+	blocks []Block // blocks with commands; the index is the name of the output file
 }
 
-// Add appends the blocks that are executed.
+// Add appends those blocks that are executed.
 func (s *Script) Add(blocks []Block) {
 	for _, b := range blocks {
 		if b.Long && !s.Long {
@@ -31,7 +31,9 @@ func (s *Script) Add(blocks []Block) {
 		case b.Language == "sh" && b.NotRun == "":
 			s.command(b, text)
 		case b.File != "":
-			s.command(b, fmt.Sprintf("mkdir -p \"$(dirname %[1]s)\"; cat > %[1]s <<'END OF BLOCK'\n%[2]sEND OF BLOCK\n", s.replaced(b.File), text))
+			s.command(b,
+				fmt.Sprintf("mkdir -p \"$(dirname %[1]s)\"; cat > %[1]s <<'END OF BLOCK'\n%[2]sEND OF BLOCK\n",
+					s.replaced(b.File), text))
 		case b.Apply:
 			s.command(b, "kubectl apply --validate=strict -f - <<'END OF BLOCK'\n"+text+"END OF BLOCK\n")
 		case b.Language == "yaml" && b.Fragment == "" && s.DryRun && isObject(text):
@@ -41,10 +43,10 @@ func (s *Script) Add(blocks []Block) {
 	}
 }
 
-// existing matches the name of the cluster that the reader has: a dry run must not update it.
+// existing matches the name of the cluster that the reader already has, which a dry run must not update.
 var existing = regexp.MustCompile(`(?m)^(metadata: \{name: |  name: )demo\b`)
 
-// isObject reports whether a block has objects of an API server, and not configuration of one of its files.
+// isObject reports whether a block contains objects of an API server rather than the content of a configuration file.
 func isObject(text string) bool {
 	for line := range strings.Lines(text) {
 		version, ok := strings.CutPrefix(line, "apiVersion: ")
@@ -63,7 +65,7 @@ func (s *Script) replaced(text string) string {
 	return text
 }
 
-// command appends commands whose standard output is a file of its own.
+// command appends commands whose standard output is redirected to a file for the block.
 func (s *Script) command(b Block, text string) {
 	fmt.Fprintf(&s.text, ": %s\nexec > \"$OUTPUT/%d\"\n%s\n", b, len(s.blocks), text)
 	s.blocks = append(s.blocks, b)
@@ -74,14 +76,16 @@ func (s *Script) Len() int { return len(s.blocks) }
 
 func (s *Script) String() string { return s.text.String() }
 
-// Check compares the blocks of output in a document with what the commands before them have printed to files of the
-// directory: each line of the document begins with the first word of a printed line.
+// Check compares the blocks of output in a document with the output of the commands before them, in files of the
+// directory. Each line of the document must begin with the first word of a printed line.
 func (s *Script) Check(document []Block, directory string) error {
 	for i, b := range document {
 		if !b.Output || i == 0 {
 			continue
 		}
-		n := slices.IndexFunc(s.blocks, func(c Block) bool { return c.Document == b.Document && c.Line == document[i-1].Line })
+		n := slices.IndexFunc(s.blocks, func(c Block) bool {
+			return c.Document == b.Document && c.Line == document[i-1].Line
+		})
 		if n < 0 {
 			continue // long
 		}
@@ -96,7 +100,8 @@ func (s *Script) Check(document []Block, directory string) error {
 	return nil
 }
 
-// compare returns the first word of a line that no printed line begins with, or "". "..." is any number of lines.
+// compare returns the first word of the first line that no printed line begins with, or "". "..." represents any number
+// of lines.
 func compare(shown, printed string) string {
 	begins := map[string]bool{"...": true}
 	for line := range strings.Lines(printed) {

@@ -7,8 +7,9 @@ const (
 	sectorSize = 512 // smallest unit that a crash writes or loses
 )
 
-// content is the data of a file. Blocks that do not exist are zero. A block is never modified once it is in a content, so
-// that contents share blocks.
+// content is the data of a file. Blocks that are not in the map are zero.
+//
+// Invariant: a block is never modified after it was added to a content, so that copies of a content share blocks.
 type content struct {
 	size   int64
 	blocks map[int64]*[blockSize]byte
@@ -16,7 +17,7 @@ type content struct {
 
 func (c *content) clone() content { return content{c.size, maps.Clone(c.blocks)} }
 
-// write writes data and returns the size of the file afterwards.
+// write writes data at an offset, and extends the file if the data ends behind its end.
 func (c *content) write(offset int64, data []byte) {
 	for done := 0; done < len(data); {
 		position := offset + int64(done)
@@ -50,7 +51,7 @@ func (c *content) read(offset int64, into []byte) int {
 	return length
 }
 
-// truncate sets the size. What is added is zero.
+// truncate sets the size of the file in bytes. A part that is added reads as zeros.
 func (c *content) truncate(size int64) {
 	if size < c.size {
 		for index := range c.blocks {
@@ -72,7 +73,7 @@ func (c *content) truncate(size int64) {
 // change is a write or, without data, a truncation of a file.
 type change struct {
 	sequence int64 // position among all changes of the volume
-	offset   int64 // of the data; the size after a truncation
+	offset   int64 // offset of the data in the file; without data, the size after the truncation
 	data     []byte
 }
 
@@ -84,7 +85,8 @@ func (c change) apply(to *content) {
 	to.write(c.offset, c.data)
 }
 
-// sectors returns the parts of a write that a crash keeps or loses independently.
+// sectors returns the parts of a write that a crash keeps or loses independently of each other. A truncation is one
+// part.
 func (c change) sectors() (parts []change) {
 	if c.data == nil {
 		return []change{c}

@@ -28,8 +28,8 @@ func mounted(t *testing.T) (*Volume, string, func() error) {
 	return v, directory, unmount
 }
 
-// databaseVariable has the path of the database that a process of TestDatabase opens. This process serves the volume and must not
-// map its files: a goroutine that waits for a page would stop the Go scheduler.
+// databaseVariable has the path of the database that a process of TestDatabase opens. This process serves the volume
+// and must not map its files: a goroutine that waits for a page would stop the Go scheduler.
 const databaseVariable = "QUORATE_TEST_DATABASE"
 
 // TestDatabase: bbolt works on a volume, which it maps into memory; a crash loses what was not synced.
@@ -104,6 +104,28 @@ func TestNames(t *testing.T) {
 	got := make([]byte, 2)
 	if n, errno := v.read(a, 0, got); n != 1 || got[0] != '1' || errno != 0 {
 		t.Errorf("read %d, %q, %v", n, got, errno)
+	}
+}
+
+// TestAfterCrash: what a crash leaves does not change the volume itself.
+func TestAfterCrash(t *testing.T) {
+	v := New(1 << 20)
+	a, _, _ := v.create(rootInode, "a", syscall.S_IFREG)
+	v.write(a, 0, []byte("1"))
+	v.sync(a)
+	v.write(a, 1, []byte("2"))
+	v.create(rootInode, "b", syscall.S_IFREG)
+	v.Halt()
+	left, _ := v.AfterCrash(LoseAll, choices())
+	got := make([]byte, 3)
+	if n, _ := left.read(a, 0, got); n != 1 || len(left.now[rootInode]) != 1 {
+		t.Errorf("%q and the names %v are left", got[:n], left.now)
+	}
+	if errno := left.write(a, 1, []byte("3")); errno != 0 {
+		t.Error(errno)
+	}
+	if n, _ := v.read(a, 0, got); string(got[:n]) != "12" || len(v.now[rootInode]) != 2 {
+		t.Errorf("the volume has %q and the names %v", got[:n], v.now)
 	}
 }
 

@@ -5,20 +5,23 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
-// cacheTime is how long the kernel uses names and attributes. All changes pass through it.
+// cacheTime is the time in seconds for which the kernel may cache names and attributes. It is long, because nothing
+// changes the volume except through the kernel.
 const cacheTime = 3600
 
 // closeTime bounds the wait for the end of a file system that was unmounted while the kernel still used it.
 const closeTime = 5 * time.Second
 
-// Mount makes a volume a file system at a directory, which is created. It needs /dev/fuse and the right to mount.
+// Mount mounts a volume as a file system at a directory, which it creates. It needs /dev/fuse and the right to mount.
 func (v *Volume) Mount(directory string) (unmount func() error, err error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return nil, err
@@ -27,7 +30,9 @@ func (v *Volume) Mount(directory string) (unmount func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", directory, err)
 	}
-	server, err := fuse.NewServer(&adapter{fuse.NewDefaultRawFileSystem(), v}, fmt.Sprintf("/dev/fd/%d", device), &fuse.MountOptions{
+	server, err := fuse.NewServer(&adapter{
+		fuse.NewDefaultRawFileSystem(), v,
+	}, fmt.Sprintf("/dev/fd/%d", device), &fuse.MountOptions{
 		MaxWrite: maxTransfer, DisableXAttrs: true, ExplicitDataCacheControl: true, DisableReadDirPlus: true,
 	})
 	if err != nil {
@@ -35,6 +40,9 @@ func (v *Volume) Mount(directory string) (unmount func() error, err error) {
 	}
 	ended := make(chan struct{})
 	go func() { server.Serve(); close(ended) }()
+	if err := refusePolls(directory); err != nil {
+		return nil, fmt.Errorf("mount %s: %w", directory, err)
+	}
 	return func() error {
 		err := syscall.Unmount(directory, 0)
 		if errors.Is(err, syscall.EBUSY) {
@@ -52,25 +60,43 @@ func (v *Volume) Mount(directory string) (unmount func() error, err error) {
 	}, nil
 }
 
-// maxTransfer is the size of the largest read and write.
+// pollName is a name that go-fuse serves at the root of each file system: the file's only purpose is to be polled.
+const pollName = ".go-fuse-epoll-hack"
+
+// refusePolls polls a file once. The server does not support that, after which the kernel never asks it again.
+// Otherwise the kernel would ask when Go's runtime adds an open file to its poller, which cannot wait for a server in
+// the same process.
+func refusePolls(directory string) error {
+	file, err := syscall.Open(filepath.Join(directory, pollName), syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = unix.Poll([]unix.PollFd{{Fd: int32(file), Events: unix.POLLIN}}, 0)
+	if errors.Is(err, unix.EINTR) {
+		err = nil // the kernel has asked the server before it waits
+	}
+	return errors.Join(err, syscall.Close(file))
+}
+
+// maxTransfer is the maximum size of a read or write request of the kernel, in bytes.
 const maxTransfer = 1 << 20
 
-// connect mounts a file system and returns the file descriptor of its connection, which other processes do not inherit: they
-// would keep the connection open.
+// connect mounts a file system and returns the file descriptor of its connection, which other processes do not inherit:
+// they would keep the connection open.
 func connect(directory string) (device int, err error) {
 	device, err = syscall.Open("/dev/fuse", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
-	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d,default_permissions", device, os.Geteuid(),
-		os.Getegid(), maxTransfer)
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d,default_permissions",
+		device, os.Geteuid(), os.Getegid(), maxTransfer)
 	if err := syscall.Mount("faults", directory, "fuse.faults", syscall.MS_NOSUID|syscall.MS_NODEV, options); err != nil {
 		return 0, errors.Join(err, syscall.Close(device))
 	}
 	return device, nil
 }
 
-// adapter serves the kernel's requests. Numbers of nodes are inodes.
+// adapter serves the FUSE requests of the kernel. FUSE's node IDs are the inode numbers of the volume.
 type adapter struct {
 	fuse.RawFileSystem
 	*Volume
@@ -88,8 +114,9 @@ func (a *adapter) attributes(inode uint64, out *fuse.Attr) fuse.Status {
 	}
 	seconds, nanoseconds := uint64(f.modified.Unix()), uint32(f.modified.Nanosecond())
 	*out = fuse.Attr{
-		Ino: inode, Size: uint64(f.now.size), Blocks: uint64(f.used() / sectorSize), Mode: f.mode, Nlink: 1, Blksize: blockSize,
-		Atime: seconds, Mtime: seconds, Ctime: seconds, Atimensec: nanoseconds, Mtimensec: nanoseconds, Ctimensec: nanoseconds,
+		Ino: inode, Size: uint64(f.now.size), Blocks: uint64(f.used() / sectorSize), Mode: f.mode,
+		Nlink: 1, Blksize: blockSize, Atime: seconds, Mtime: seconds, Ctime: seconds, Atimensec: nanoseconds,
+		Mtimensec: nanoseconds, Ctimensec: nanoseconds,
 		Owner: fuse.Owner{Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())},
 	}
 	return fuse.OK

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// record assigns names, which is safe after a later sync.
+// record assigns names to inodes. A later sync makes the assignments safe (see the package comment).
 func (v *Volume) record(entries ...entry) {
 	v.now.assign(entries)
 	v.pending = append(v.pending, entries)
@@ -19,7 +19,7 @@ func (v *Volume) record(entries ...entry) {
 	}
 }
 
-// mutable returns the error of a change of the volume.
+// mutable returns the error for an operation that changes the volume, or 0 if changes are possible.
 func (v *Volume) mutable() syscall.Errno {
 	if v.isHalted() || v.faults.FailWrite {
 		return syscall.EIO
@@ -27,7 +27,7 @@ func (v *Volume) mutable() syscall.Errno {
 	return 0
 }
 
-// free returns the space that is left.
+// free returns the unused space of the volume, in bytes.
 func (v *Volume) free() int64 {
 	if v.faults.Filled {
 		return v.faults.Free
@@ -142,7 +142,7 @@ func (v *Volume) truncate(inode uint64, size int64) syscall.Errno {
 	return 0
 }
 
-// allocate reserves space, and extends the file unless the size shall stay.
+// allocate reserves space up to the position end, and extends the file to end unless keepSize is set.
 func (v *Volume) allocate(inode uint64, end int64, keepSize bool) syscall.Errno {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -178,7 +178,7 @@ func (v *Volume) change(f *file, c change) {
 	}
 }
 
-// write makes the first changes safe.
+// write applies the oldest pending changes, count of them, to the safe content.
 func (f *file) write(count int) {
 	for _, c := range f.pending[:count] {
 		c.apply(&f.safe)
@@ -187,7 +187,7 @@ func (f *file) write(count int) {
 	f.pending = append([]change{}, f.pending[count:]...)
 }
 
-// sync makes the changes of a file or directory safe, unless there is a fault.
+// sync implements fsync: it makes the changes of a file or directory safe, unless a fault prevents it.
 func (v *Volume) sync(inode uint64) syscall.Errno {
 	if errno := v.wait(); errno != 0 {
 		return errno
@@ -224,7 +224,7 @@ func (v *Volume) syncNames() {
 	v.collect()
 }
 
-// reference notes whether processes or the kernel use a file, which then exists even without a name.
+// reference records whether the kernel or a process uses a file. A used file exists even without a name.
 func (v *Volume) reference(inode uint64, used bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -236,7 +236,8 @@ func (v *Volume) reference(inode uint64, used bool) {
 	}
 }
 
-// wait waits as long as a slow sync takes. It ends early when the delay is removed.
+// wait waits for the delay of a slow fsync. It ends early when the delay is removed, or with EIO when the volume is
+// halted.
 func (v *Volume) wait() syscall.Errno {
 	begin := time.Now()
 	for {

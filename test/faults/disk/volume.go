@@ -1,17 +1,18 @@
-// Package disk is a file system in memory that distinguishes what was written from what would survive a loss of power, and
-// that fails on request. Mount makes it a file system of the machine through FUSE.
+// Package disk is a file system in memory that keeps the written data apart from the data that would survive a power
+// failure, and that fails on request. Mount makes it a file system of the machine through FUSE.
 //
-// # What a crash loses
+// # Crashes
 //
-// Each file has its present content, and the content that is safe: what is on the disk after a crash. A write or truncation
-// changes the present content and is added to the changes of the file; fsync makes them safe. Names have the same two states
-// for the whole volume: the creation, renaming and removal of files is a list of operations in one order, as in the journal of
-// ext4 and XFS. The list becomes safe when a directory is synced, or a file whose own name or size has changed. A crash keeps
-// the first operations of the list, and of the changes of files what Loss says.
+// Each file has its present content and its safe content, which is on the disk after a crash. A write or truncation
+// changes the present content and is added to the pending changes of the file; fsync makes them safe. Names have the
+// same two states for the whole volume: the creation, renaming and removal of files is a list of operations in one
+// order, as in the journal of ext4 and XFS. The list becomes safe when a directory is synced, or a file whose own name
+// or size has changed. A crash keeps a prefix of the list, and a part of the pending changes of files that Loss
+// selects.
 //
-// A failed fsync forgets the changes that it should have made safe, and a later fsync does not write them, as on Linux: they
-// stay in the page cache and are lost in a crash. A volume that ignores fsync writes old changes back by itself when there are
-// too many, as the kernel does.
+// A failed fsync discards the pending changes of the file, and a later fsync does not write them, as on Linux: they
+// stay in the page cache and are lost in a crash. A volume that ignores fsync writes old changes back by itself when
+// there are too many, as the kernel does.
 package disk
 
 import (
@@ -26,14 +27,14 @@ import (
 	"time"
 )
 
-// Loss is what happens in a crash to changes that were not synced.
+// Loss selects the changes that were not synced and still reach the disk in a crash.
 type Loss string
 
 const (
 	LoseNothing Loss = "nothing" // all changes reach the disk
 	LoseAll     Loss = "all"
 	LoseLast    Loss = "last"      // changes reach the disk in order, up to some point
-	LoseSome    Loss = "scattered" // each sector reaches the disk or not
+	LoseSome    Loss = "scattered" // each sector reaches the disk with a probability of 1/2
 )
 
 // Losses are all values of Loss.
@@ -46,7 +47,7 @@ type Faults struct {
 	IgnoreSync bool // fsync returns without an effect
 	FailWrite  bool // writes return EIO
 	FailRead   bool // reads return EIO, except those from the page cache
-	// Free is the space that other files leave, in bytes, if Filled is set.
+	// Free is the remaining space in bytes if Filled is set: other files fill the rest of the volume.
 	Filled bool
 	Free   int64
 }
@@ -54,10 +55,11 @@ type Faults struct {
 // rootInode is FUSE's number of the root directory.
 const rootInode = 1
 
-// writebackLimit is the number of bytes of unsynced changes of a file above which the older half becomes safe by itself.
+// writebackLimit is the number of bytes of unsynced changes of a file above which the older half becomes safe by
+// itself.
 const writebackLimit = 32 << 20
 
-// names has the entries of each directory.
+// names maps the inode of a directory and the name of an entry to the inode of the entry.
 type names map[uint64]map[string]uint64
 
 func (n names) clone() names {
@@ -68,7 +70,7 @@ func (n names) clone() names {
 	return all
 }
 
-// entry is the assignment of a name to an inode, or to none if the inode is 0.
+// entry assigns a name in a directory to an inode. Inode 0 removes the name.
 type entry struct {
 	directory uint64
 	name      string
@@ -93,17 +95,17 @@ type file struct {
 	mode          uint32 // type and permissions
 	modified      time.Time
 	now, safe     content
-	pending       []change // between safe and now
+	pending       []change // changes of now that are not in safe, oldest first
 	pendingBytes  int64
 	reserved      int64 // space allocated in advance, in bytes
 	namesAreSafe  bool  // the operations that gave the file its present names are safe
 	sizeWasSynced bool
-	referenced    bool // by the kernel
+	referenced    bool // the kernel or a process uses the file
 }
 
 func (f *file) isDirectory() bool { return f.mode&syscall.S_IFMT == syscall.S_IFDIR }
 
-// used returns the space that the file takes.
+// used returns the space that the file occupies or has reserved, in bytes.
 func (f *file) used() int64 { return max(int64(len(f.now.blocks))*blockSize, f.reserved) }
 
 // Volume is a file system.
@@ -111,11 +113,11 @@ type Volume struct {
 	mu       sync.Mutex
 	capacity int64
 	files    map[uint64]*file
-	last     uint64 // inode
-	sequence int64  // of changes
+	last     uint64 // highest inode that was assigned
+	sequence int64  // number of changes, for their order
 	now      names
 	safe     names
-	pending  [][]entry // operations on names between safe and now
+	pending  [][]entry // operations on names that are in now and not in safe, oldest first
 	faults   Faults
 	halted   chan struct{} // closed by Halt
 	changed  chan struct{} // closed when the faults change
@@ -129,7 +131,7 @@ func New(capacity int64) *Volume {
 	return v
 }
 
-// Set replaces the faults.
+// Set changes the faults.
 func (v *Volume) Set(change func(*Faults)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -138,13 +140,20 @@ func (v *Volume) Set(change func(*Faults)) {
 	v.changed = make(chan struct{})
 }
 
-// Halt makes all further operations that change the volume fail, as if the power was lost at this moment.
+// Halt makes all further operations that change the volume fail with EIO, as if the power had failed at this moment.
 func (v *Volume) Halt() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.isHalted() {
 		close(v.halted)
 	}
+}
+
+// Fails reports whether the volume is halted, or has a fault that makes operations fail.
+func (v *Volume) Fails() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.isHalted() || v.faults.FailSync || v.faults.FailWrite || v.faults.FailRead || v.faults.Filled
 }
 
 func (v *Volume) isHalted() bool {
@@ -156,7 +165,8 @@ func (v *Volume) isHalted() bool {
 	}
 }
 
-// Crash loses changes that were not synced. No process may use the volume. Afterwards, it has no faults and is not halted.
+// Crash simulates a power failure: it loses changes that were not synced, as loss selects, and removes all faults and
+// the halt. No process may use the volume. lost describes the lost changes.
 func (v *Volume) Crash(loss Loss, random *rand.Rand) (lost string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -198,7 +208,29 @@ func (v *Volume) Crash(loss Loss, random *rand.Rand) (lost string) {
 		operations-kept, operations)
 }
 
-// cut chooses the position in the order of all changes from which a crash loses them.
+// AfterCrash returns another volume with the content that a crash leaves of this one, which must be halted. Processes
+// may still use this volume.
+func (v *Volume) AfterCrash(loss Loss, random *rand.Rand) (left *Volume, lost string) {
+	left = New(v.capacity)
+	v.copyTo(left)
+	return left, left.Crash(loss, random)
+}
+
+// copyTo copies the files and names of v to an empty volume, including their pending changes.
+func (v *Volume) copyTo(other *Volume) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	other.last, other.sequence, other.pending = v.last, v.sequence, slices.Clone(v.pending)
+	other.now, other.safe = v.now.clone(), v.safe.clone()
+	for inode, f := range v.files {
+		copied := *f
+		copied.now, copied.safe, copied.pending = f.now.clone(), f.safe.clone(), slices.Clone(f.pending)
+		other.files[inode] = &copied
+	}
+}
+
+// cut returns a random position in the order of all pending changes. With LoseLast, a crash loses the changes from this
+// position on.
 func (v *Volume) cut(random *rand.Rand) int64 {
 	first := v.sequence
 	for _, f := range v.files {
@@ -209,12 +241,12 @@ func (v *Volume) cut(random *rand.Rand) int64 {
 	return first + random.Int64N(v.sequence-first+1)
 }
 
-// settle makes the safe content the present one.
+// settle discards the pending changes: the safe content becomes the present one.
 func (f *file) settle() {
 	f.now, f.pending, f.pendingBytes, f.namesAreSafe, f.referenced = f.safe.clone(), nil, 0, true, false
 }
 
-// collect forgets files that have no name and are not open. All operations on names are safe.
+// collect removes files that have no name and are not open. All operations on names must be safe.
 func (v *Volume) collect() {
 	named := map[uint64]bool{rootInode: true}
 	var walk func(directory uint64)
@@ -236,7 +268,7 @@ func (v *Volume) collect() {
 	}
 }
 
-// Image is a copy of what is safe on a volume.
+// Image is a copy of the safe content of a volume.
 type Image struct {
 	files map[uint64]*file
 	names names
@@ -274,7 +306,8 @@ func (v *Volume) Restore(image Image) {
 // ErrNothing means that no file has data that could be damaged.
 var ErrNothing = errors.New("no file has data")
 
-// Flip inverts a bit of a file whose path contains a text, in a sector that has data. No process may use the volume.
+// Flip inverts a random bit of a random non-zero byte in a file whose path contains text. where describes the place. No
+// process may use the volume.
 func (v *Volume) Flip(text string, random *rand.Rand) (where string, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -313,7 +346,7 @@ func (v *Volume) Flip(text string, random *rand.Rand) (where string, err error) 
 	return fmt.Sprintf("byte %d of %s", chosen.index*blockSize+int64(at), chosen.path), nil
 }
 
-// walk calls a function for all files in the order of their names.
+// walk calls visit for all files below a directory, in the order of their names.
 func (v *Volume) walk(directory uint64, path string, visit func(path string, inode uint64)) {
 	for _, name := range slices.Sorted(maps.Keys(v.now[directory])) {
 		inode := v.now[directory][name]

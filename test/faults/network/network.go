@@ -1,6 +1,12 @@
-// Package network connects nodes through proxies in this process, so that a test can cut, delay and reset what one node sends
-// to another. Both directions of a connection are separate: a cut in one direction holds back the bytes in it, as TCP does
-// while packets are lost.
+// Package network connects nodes so that a test can cut, delay and reset the traffic from one node to another. There
+// are two implementations:
+//
+// A Switch forwards the packets of network namespaces in which the processes of nodes run. It can also lose, duplicate
+// and reorder packets. It does not need the kernel's netem.
+//
+// A Network connects nodes through proxies in this process, and is used where namespaces are not permitted. The two
+// directions of a connection are independent: a cut in one direction holds back its bytes, as TCP does while packets
+// are lost.
 package network
 
 import (
@@ -17,55 +23,67 @@ import (
 	"time"
 )
 
-// Rule is the state of the path from one node to another.
+// Rule is the state of the path from one node to another. The zero value is a path without faults.
 type Rule struct {
 	Cut   bool
 	Delay time.Duration
+	// Lose, Duplicate and Reorder are the probabilities with which a Switch loses a packet, delivers it twice, and
+	// delays it by up to Lag, so that later packets overtake it.
+	Lose, Duplicate, Reorder float64
+	Lag                      time.Duration
 }
 
-// pair is a path.
+// pair is the path from one node to another, or a set of two nodes.
 type pair struct{ from, to int }
 
-// Network has the paths between nodes.
-type Network struct {
-	mu      sync.Mutex
-	rules   map[pair]Rule
+// rules are the rules of all paths. Paths without an entry have no faults.
+type rules struct {
+	lock    sync.Mutex
+	paths   map[pair]Rule
 	changed chan struct{} // closed when a rule changes
-	open    map[*connection]bool
 }
 
-// New returns a network without faults.
-func New() *Network {
-	return &Network{rules: map[pair]Rule{}, changed: make(chan struct{}), open: map[*connection]bool{}}
+func newRules() *rules {
+	return &rules{paths: map[pair]Rule{}, changed: make(chan struct{})}
 }
 
 // Set changes the rule of the path from one node to another.
-func (n *Network) Set(from, to int, change func(*Rule)) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	rule := n.rules[pair{from, to}]
+func (r *rules) Set(from, to int, change func(*Rule)) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	rule := r.paths[pair{from, to}]
 	change(&rule)
-	n.rules[pair{from, to}] = rule
-	close(n.changed)
-	n.changed = make(chan struct{})
+	r.paths[pair{from, to}] = rule
+	close(r.changed)
+	r.changed = make(chan struct{})
 }
 
-func (n *Network) rule(from, to int) (Rule, chan struct{}) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.rules[pair{from, to}], n.changed
+func (r *rules) rule(from, to int) (Rule, chan struct{}) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return r.paths[pair{from, to}], r.changed
 }
 
-// Heal removes all rules.
-func (n *Network) Heal() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.rules = map[pair]Rule{}
-	close(n.changed)
-	n.changed = make(chan struct{})
+// Heal removes the faults of all paths.
+func (r *rules) Heal() {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	clear(r.paths)
+	close(r.changed)
+	r.changed = make(chan struct{})
 }
 
-// Reset closes the connections between two nodes.
+// Network connects nodes by proxied connections.
+type Network struct {
+	*rules
+	mu   sync.Mutex
+	open map[*connection]bool
+}
+
+// New returns a network without faults.
+func New() *Network { return &Network{rules: newRules(), open: map[*connection]bool{}} }
+
+// Reset closes all connections between two nodes.
 func (n *Network) Reset(a, b int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -85,7 +103,7 @@ func (n *Network) Close() {
 	}
 }
 
-// connection is a proxied connection, which the first node of the pair has opened.
+// connection is a proxied connection. The node from of the pair has opened it.
 type connection struct {
 	pair
 	near, far net.Conn
@@ -101,7 +119,7 @@ func (c *connection) close() {
 	})
 }
 
-// join forwards bytes between two connections until either ends.
+// join forwards bytes between two connections in both directions until either of them ends.
 func (n *Network) join(from, to int, near, far net.Conn) {
 	c := &connection{pair: pair{from, to}, near: near, far: far, ended: make(chan struct{})}
 	n.mu.Lock()
@@ -118,13 +136,13 @@ func (n *Network) join(from, to int, near, far net.Conn) {
 	}()
 }
 
-// parcel is what was read at a time.
+// parcel is data that was read from a connection, with the time of the read.
 type parcel struct {
 	data []byte
 	read time.Time
 }
 
-// forward forwards bytes in one direction, and closes the connection in the end.
+// forward forwards bytes in one direction until the source or the target ends, and then closes both.
 func (n *Network) forward(c *connection, from, to int, source, target net.Conn) {
 	defer c.close()
 	parcels := make(chan parcel, 64)
@@ -155,7 +173,8 @@ func (n *Network) forward(c *connection, from, to int, source, target net.Conn) 
 	}
 }
 
-// pass waits until bytes that were read at a time may arrive. It returns false if the connection ends first.
+// pass waits until data that was read at the time read may be delivered under the present rule of the path. It returns
+// false if the connection ends first.
 func (n *Network) pass(c *connection, from, to int, read time.Time) bool {
 	for {
 		rule, changed := n.rule(from, to)
@@ -176,7 +195,7 @@ func (n *Network) pass(c *connection, from, to int, read time.Time) bool {
 	}
 }
 
-// Dial opens a connection from a node of this process to another one.
+// Dial opens a connection from node from, which runs in this process, to node to.
 func (n *Network) Dial(ctx context.Context, from, to int, address string) (net.Conn, error) {
 	far, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -187,8 +206,8 @@ func (n *Network) Dial(ctx context.Context, from, to int, address string) (net.C
 	return near, nil
 }
 
-// Listen forwards connections to an address of a node to its backend. The function returns the node that has opened a
-// connection, or false if the node is not known, which closes the connection.
+// Listen accepts connections at an address of node to and forwards them to the node's backend. identify returns the
+// node that has opened a connection; if it returns false, the connection is closed.
 func (n *Network) Listen(address, backend string, to int, identify func(net.Conn) (int, bool)) (io.Closer, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -221,7 +240,7 @@ func (n *Network) Listen(address, backend string, to int, identify func(net.Conn
 	return listener, nil
 }
 
-// Owner returns the process, among some, that has opened a connection that this process has accepted. It reads Linux' table of
+// Owner returns the process among processes that has opened the connection accepted. It reads Linux' table of TCP
 // connections.
 func Owner(accepted net.Conn, processes []int) (process int, err error) {
 	inode, err := inodeOf(accepted.RemoteAddr().(*net.TCPAddr))

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -16,6 +17,10 @@ func echo(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveEcho(t, listener)
+}
+
+func serveEcho(t *testing.T, listener net.Listener) string {
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {
@@ -41,11 +46,25 @@ func exchange(c net.Conn, patience time.Duration) error {
 	return err
 }
 
+// paths is what a Network and a Switch have in common.
+type paths interface {
+	Dial(ctx context.Context, from, to int, address string) (net.Conn, error)
+	Set(from, to int, change func(*Rule))
+	Reset(a, b int)
+	Heal()
+}
+
 // TestRules: a cut holds bytes back in its direction only, a delay delays them, a reset closes connections.
 func TestRules(t *testing.T) {
 	n := New()
 	t.Cleanup(n.Close)
-	c, err := n.Dial(t.Context(), 1, 2, echo(t))
+	mustFollowRules(t, n, echo(t))
+}
+
+// mustFollowRules checks the path from node 1 to a server of node 2.
+func mustFollowRules(t *testing.T, n paths, server string) {
+	t.Helper()
+	c, err := n.Dial(t.Context(), 1, 2, server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,8 +88,14 @@ func TestRules(t *testing.T) {
 		t.Errorf("%v after %v", err, time.Since(begin))
 	}
 	n.Reset(2, 1)
-	if err := exchange(c, time.Minute); err == nil {
-		t.Error("the connection is open after a reset")
+	if err := exchange(c, time.Minute); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection is open after a reset: %v", err)
+	}
+	if c, err = n.Dial(t.Context(), 1, 2, server); err != nil {
+		t.Fatal(err)
+	}
+	if err := exchange(c, time.Minute); err != nil {
+		t.Errorf("a connection that was opened after a reset: %v", err)
 	}
 }
 

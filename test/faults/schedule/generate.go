@@ -1,37 +1,45 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// Setting is where a schedule runs.
+// Setting describes the test environment in which a schedule runs. It determines the kinds of faults that are possible.
 type Setting struct {
 	Replicas int
 	Duration time.Duration
 	Disks    bool // the data directories are volumes of the test
-	Lying    bool // disks also lose what they have acknowledged
-	Network  bool // replicas and clients are connected through proxies
+	Lying    bool // a crash also loses data that was synced
+	Network  bool // paths between replicas and clients can be cut
+	Packets  bool // the network is a Switch, so faults of single packets are possible
+	Memory   bool // the memory of processes can be limited
 }
 
-// maker makes the options of a nemesis, and adjusts it.
+// maker describes a kind of nemesis: whether it is possible, and how Generate chooses its options.
 type maker struct {
 	kind   string
 	weight int
 	needs  func(Setting) bool // nil: always
-	// destructive means that the data of a member is lost: no other nemesis of this sort may follow until the member is back.
+	// destructive is set if the nemesis destroys the data of a member. No other destructive nemesis may begin until the
+	// member has been replaced.
 	destructive bool
 	make        func(n *Nemesis, s Setting, random *rand.Rand)
 }
 
 func onNetwork(s Setting) bool { return s.Network && s.Replicas > 1 }
 func onClients(s Setting) bool { return s.Network }
+func onPackets(s Setting) bool { return s.Packets }
+func onMemory(s Setting) bool  { return s.Memory }
 func onDisks(s Setting) bool   { return s.Disks }
 
-// onMembers is for faults after which a member must be replaced.
+// onMembers reports whether a fault that destroys a member's data is possible: the member is then replaced by another
+// one, which needs a remaining replica.
 func onMembers(s Setting) bool { return s.Disks && s.Replicas > 1 }
 func onLying(s Setting) bool   { return s.Lying && s.Disks && s.Replicas > 1 }
 
@@ -40,6 +48,15 @@ func set(name string, values ...string) func(*Nemesis, Setting, *rand.Rand) {
 }
 
 func pick[T any](random *rand.Rand, values []T) T { return values[random.IntN(len(values))] }
+
+// disturbPackets chooses the probabilities with which packets are lost, repeated, and delayed behind later ones.
+func disturbPackets(n *Nemesis, _ Setting, random *rand.Rand) {
+	n.Options["way"] = pick(random, []string{"both", "both", "in", "out"})
+	n.Options["lose"] = pick(random, []string{"0", "0.02", "0.1", "0.4"})
+	n.Options["duplicate"] = pick(random, []string{"0", "0.1", "0.5"})
+	n.Options["reorder"] = pick(random, []string{"0.05", "0.3"})
+	n.Options["by"] = pick(random, []string{"2ms", "20ms", "200ms"})
+}
 
 var losses = []string{"nothing", "all", "last", "scattered"}
 
@@ -57,9 +74,11 @@ func makers() []maker {
 		{kind: "delay", weight: 3, needs: onNetwork, make: set("by", "20ms", "150ms", "600ms")},
 		{kind: "reset", weight: 3, needs: onNetwork, make: set("every", "50ms", "300ms", "1s")},
 		{kind: "clients", weight: 3, needs: onClients, make: set("way", "both", "in", "out")},
+		{kind: "packets", weight: 8, needs: onPackets, make: disturbPackets},
 		{kind: "kill", weight: 6},
 		{kind: "stop", weight: 5},
 		{kind: "memory", weight: 1, make: set("limit", "48MiB", "96MiB")},
+		{kind: "memory-pressure", weight: 4, needs: onMemory, make: set("to", "0.3", "0.7", "0.9")},
 		{kind: "power-loss", weight: 8, needs: onDisks, make: func(n *Nemesis, _ Setting, random *rand.Rand) {
 			n.Options["lose"] = pick(random, losses)
 			if random.IntN(4) == 0 {
@@ -85,7 +104,7 @@ func makers() []maker {
 	}
 }
 
-// Generate returns the schedule of a seed.
+// Generate returns the schedule that a seed determines.
 func Generate(seed uint64, s Setting) (schedule Schedule) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var possible []maker
@@ -96,10 +115,12 @@ func Generate(seed uint64, s Setting) (schedule Schedule) {
 			}
 		}
 	}
-	busy := time.Duration(0) // until when a destructive nemesis lasts
+	busy := time.Duration(0) // time at which the effect of the last destructive nemesis ends
 	for at := 500 * time.Millisecond; at < s.Duration; at += milliseconds(random, 100, 3000) {
 		m := pick(random, possible)
-		n := Nemesis{ID: len(schedule) + 1, At: at, For: milliseconds(random, 200, 4000), Kind: m.kind, Options: map[string]string{}}
+		n := Nemesis{
+			ID: len(schedule) + 1, At: at, For: milliseconds(random, 200, 4000), Kind: m.kind, Options: map[string]string{},
+		}
 		n.Target = pick(random, []string{"leader", "leader", "follower", strconv.Itoa(random.IntN(s.Replicas))})
 		if m.make != nil {
 			m.make(&n, s, random)
@@ -120,7 +141,22 @@ func milliseconds(random *rand.Rand, from, to int) time.Duration {
 	return time.Duration(from+random.IntN(to-from)) * time.Millisecond
 }
 
-// Kinds returns the names of the kinds of faults that a setting permits, and of those that it does not.
+// Within returns the nemeses of a schedule that a setting permits.
+func (s Schedule) Within(setting Setting) (permitted Schedule) {
+	for _, m := range makers() {
+		if m.needs == nil || m.needs(setting) {
+			for _, n := range s {
+				if n.Kind == m.kind {
+					permitted = append(permitted, n)
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(permitted, func(a, b Nemesis) int { return cmp.Compare(a.At, b.At) })
+	return permitted
+}
+
+// Kinds returns two lists, separated by commas: the kinds of faults that a setting permits, and the other kinds.
 func Kinds(s Setting) (possible, others string) {
 	var with, without []string
 	for _, m := range makers() {

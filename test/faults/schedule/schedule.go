@@ -1,13 +1,14 @@
-// Package schedule has the faults of a run as a value that a seed determines, that is printed and parsed, and that shrinks.
+// Package schedule represents the faults of a run as a value that a seed determines, and that can be printed, parsed
+// and shrunk.
 //
 // A schedule is a text with one nemesis per line:
 //
 //	#3 +2.1s 1.5s power-loss leader lose=scattered
 //
-// The number is the identity of the nemesis, from which its own random choices derive, so that they stay the same when other
-// lines are removed. Then come the time since the start, the duration, the kind, and the target: replicas by their numbers,
-// "leader" and "follower", which are looked up when the nemesis begins, several of these with commas, or "all". Empty lines and
-// lines that begin with // are ignored.
+// The number is the identity of the nemesis, from which its own random choices derive, so that they stay the same when
+// other lines are removed. Then come the time since the start, the duration, the kind, and the target: replicas by
+// their numbers, "leader" and "follower", which are looked up when the nemesis begins, several of these with commas, or
+// "all". Empty lines and lines that begin with // are ignored.
 package schedule
 
 import (
@@ -38,16 +39,22 @@ func (n Nemesis) String() string {
 	return text
 }
 
-// Duration returns an option that is a duration.
+// Duration returns the value of an option that is a duration, or 0 if the option is not set.
 func (n Nemesis) Duration(name string) time.Duration {
 	duration, _ := time.ParseDuration(n.Options[name]) // Parse has checked it
 	return duration
 }
 
-// Random returns the source of the choices of a nemesis.
+// Number returns the value of an option that is a number, or 0 if the option is not set.
+func (n Nemesis) Number(name string) float64 {
+	number, _ := strconv.ParseFloat(n.Options[name], 64)
+	return number
+}
+
+// Random returns the source of a nemesis's own random choices.
 func (n Nemesis) Random(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(n.ID))) }
 
-// Schedule is a list of faults by time.
+// Schedule is a list of nemeses, ordered by the time at which they begin.
 type Schedule []Nemesis
 
 func (s Schedule) String() string {
@@ -64,6 +71,28 @@ func (s Schedule) End() (end time.Duration) {
 		end = max(end, n.At+n.For)
 	}
 	return end
+}
+
+// Stretch returns the schedule with all times and durations multiplied by a factor.
+func (s Schedule) Stretch(factor int) Schedule {
+	slower := slices.Clone(s)
+	for i := range slower {
+		slower[i].At *= time.Duration(factor)
+		slower[i].For *= time.Duration(factor)
+	}
+	return slower
+}
+
+// Seeds reads numbers that are separated by commas or spaces.
+func Seeds(text string) (seeds []uint64, err error) {
+	for number := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == ' ' }) {
+		seed, err := strconv.ParseUint(number, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("a seed is a number: %w", err)
+		}
+		seeds = append(seeds, seed)
+	}
+	return seeds, nil
 }
 
 // Parse reads what String has written.
@@ -111,8 +140,8 @@ func parseLine(line string) (n Nemesis, err error) {
 	return n, nil
 }
 
-// Shrink returns a part of a schedule that still fails, and of which no nemesis can be left out, as far as fails can tell in the
-// permitted number of calls. It removes halves, quarters and so on, down to single lines.
+// Shrink returns a smaller schedule for which fails still returns true. It removes halves, quarters and so on down to
+// single nemeses, and calls fails at most calls times. With enough calls, no nemesis of the result can be removed.
 func Shrink(s Schedule, calls int, fails func(Schedule) bool) Schedule {
 	for parts := 1; calls > 0; {
 		size := (len(s) + parts - 1) / parts

@@ -6,7 +6,9 @@ import (
 	"time"
 )
 
-var setting = Setting{Replicas: 3, Duration: time.Minute, Disks: true, Lying: true, Network: true}
+var setting = Setting{
+	Replicas: 3, Duration: time.Minute, Disks: true, Lying: true, Network: true, Packets: true, Memory: true,
+}
 
 // TestReplay: a seed has one schedule, which can be printed and parsed.
 func TestReplay(t *testing.T) {
@@ -33,7 +35,8 @@ func TestReplay(t *testing.T) {
 }
 
 func TestParseErrors(t *testing.T) {
-	for _, line := range []string{"#1 +1s 1s kill", "1 +1s 1s kill 0", "#x +1s 1s kill 0", "#1 +1 1s kill 0", "#1 +1s x kill 0",
+	for _, line := range []string{"#1 +1s 1s kill", "1 +1s 1s kill 0", "#x +1s 1s kill 0",
+		"#1 +1 1s kill 0", "#1 +1s x kill 0",
 		"#1 +1s 1s kill 0 x"} {
 		if _, err := Parse(line); err == nil {
 			t.Errorf("%q is accepted", line)
@@ -46,6 +49,29 @@ func TestWithout(t *testing.T) {
 	possible, others := Kinds(Setting{Replicas: 3})
 	if possible != "kill, stop, memory, compact, defragment" || others == "" {
 		t.Errorf("%s; %s", possible, others)
+	}
+}
+
+// TestWithin: nemeses that a setting does not permit are left out of a schedule, and the others stay in order.
+func TestWithin(t *testing.T) {
+	s := Generate(1, setting)
+	if all := s.Within(setting); all.String() != s.String() {
+		t.Errorf("a setting that permits all leaves\n%s", all)
+	}
+	for _, n := range s.Within(Setting{Replicas: 3, Duration: time.Minute, Network: true}) {
+		if n.Kind == "packets" || n.Kind == "power-loss" || n.Kind == "ignore-sync" {
+			t.Errorf("%s is permitted", n)
+		}
+	}
+}
+
+// TestStretch: a stretched schedule has the same nemeses, later and longer.
+func TestStretch(t *testing.T) {
+	s := Generate(1, setting)
+	slower := s.Stretch(3)
+	if len(slower) != len(s) || slower.End() != 3*s.End() || slower[1].At != 3*s[1].At ||
+		s.String() != Generate(1, setting).String() {
+		t.Errorf("stretched to\n%s", slower)
 	}
 }
 

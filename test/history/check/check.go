@@ -1,6 +1,7 @@
-// Package check records what concurrent clients of API servers observe, and checks that one order of writes explains it: each object
-// is linearizable, watches miss, repeat and reorder nothing, and lists show exactly one revision. The clients choose their
-// operations by a seed; how fast they run, and what they observe, is not reproducible.
+// Package check records the operations of concurrent clients of API servers, and checks that one order of writes
+// explains all responses: each object is linearizable; watches neither miss, repeat nor reorder events; each list shows
+// the state at exactly one revision. A seed determines the operations that the clients choose. Their timing and their
+// results are not reproducible.
 package check
 
 import (
@@ -19,10 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// searchLimit bounds the search for an order of the operations of one object.
+// searchLimit bounds the time in which porcupine searches an order of the operations on one object.
 const searchLimit = time.Minute
 
-// Check returns the observations that a correct store cannot produce. All clients and watchers have ended.
+// Check returns the observations that a correct store cannot produce. All clients and watchers must have ended.
 func (h *Record) Check() []error {
 	faults := append([]error{}, h.faults...)
 	faults = append(faults, h.checkObjects()...)
@@ -34,7 +35,7 @@ func (h *Record) Check() []error {
 	return append(faults, h.checkLists(truth)...)
 }
 
-// checkObjects looks for an order of the operations of each object.
+// checkObjects searches an order of the operations on each object, and returns the objects without an order.
 func (h *Record) checkObjects() (faults []error) {
 	for _, key := range slices.Sorted(maps.Keys(h.operations)) {
 		answer, _ := porcupine.CheckOperationsVerbose(model.ToModel(), h.history(key), searchLimit)
@@ -48,12 +49,13 @@ func (h *Record) checkObjects() (faults []error) {
 	return faults
 }
 
-// objectFault is an object whose operations have no order.
+// objectFault is the fault of an object whose operations are not linearizable.
 type objectFault struct{ key string }
 
 func (f *objectFault) Error() string { return f.key + ": its operations are not linearizable" }
 
-// history has the operations on an object. One with an unknown outcome may take effect at any later time.
+// history returns the operations on an object. An operation with an unknown outcome may take effect at any later time,
+// so it returns after all others.
 func (h *Record) history(key string) []porcupine.Operation {
 	var end time.Duration
 	for _, o := range h.operations[key] {
@@ -72,13 +74,14 @@ func (h *Record) history(key string) []porcupine.Operation {
 	return all
 }
 
-// truth has every change that any client observed, by revision.
+// truth holds every change that any client has observed, by revision.
 type truth struct {
 	changes   map[int64]event
 	revisions []int64 // sorted
 }
 
-// merge combines the events of watches and the responses to writes.
+// merge combines the events of watches and the responses to writes. It returns a fault for each revision at which two
+// observations differ.
 func (h *Record) merge() (t truth, faults []error) {
 	t.changes = map[int64]event{}
 	note := func(e event) {
@@ -108,7 +111,7 @@ func (h *Record) merge() (t truth, faults []error) {
 	return t, faults
 }
 
-// check compares a chain with the observations of others.
+// check compares a chain with all observed changes, and returns the events that the chain misses, repeats or reorders.
 func (c *chain) check(t truth) (faults []error) {
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("watcher %d from revision %d: %w", c.Watcher, c.From, fmt.Errorf(format, args...)))
@@ -145,7 +148,7 @@ func (c *chain) check(t truth) (faults []error) {
 	return faults
 }
 
-// checkLists compares lists with the state after all changes up to their revisions.
+// checkLists compares each list with the state after all changes up to its revision.
 func (h *Record) checkLists(t truth) (faults []error) {
 	for _, l := range h.lists {
 		switch {
@@ -183,7 +186,7 @@ func (h *Record) checkLists(t truth) (faults []error) {
 	return faults
 }
 
-// covered returns the chain that starts first, and the revision up to which chains have every change.
+// covered returns the chain that starts first, and the revision up to which the chains together contain every change.
 func (h *Record) covered() (first *chain, until int64) {
 	chains := slices.SortedFunc(slices.Values(h.chains), func(a, b *chain) int { return cmp.Compare(a.From, b.From) })
 	for _, c := range chains {
@@ -213,8 +216,8 @@ func difference(want, got map[string]string) string {
 	return strings.Join(all, "; ")
 }
 
-// Keep writes the history to files in a directory: what was recorded, the faults, and a picture of each object without an
-// order.
+// Keep writes the history to files in a directory: the recorded operations, the faults, and a picture of each object
+// that is not linearizable.
 func (h *Record) Keep(directory string, faults []error) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return err

@@ -59,7 +59,9 @@ func TestCheck(t *testing.T) {
 		"a bookmark from before": {func(h *Record) { h.chains[1].Events[3].Revision = 12 }, "a bookmark at 12 after 13"},
 		"an event after bookmarks": {func(h *Record) { e := h.chains[1].Events; e[2], e[3] = e[3], e[2] },
 			"is at revision 13 after 14"},
-		"a wrong type":               {func(h *Record) { h.chains[0].Events[0].Type = watch.Modified }, "MODIFIED of a at 10"},
+		"a wrong type": {
+			func(h *Record) { h.chains[0].Events[0].Type = watch.Modified }, "MODIFIED of a at 10",
+		},
 		"another value":              {func(h *Record) { h.chains[0].Events[1].Value = "7" }, "revision 11 is"},
 		"a list of another revision": {func(h *Record) { h.lists[1].Exactly = 11 }, "a list of exactly revision 11"},
 		"an old list": {func(h *Record) { h.lists[1].AtLeast = 13 },

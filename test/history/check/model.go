@@ -7,19 +7,19 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// kind of an operation on one object. Values are unique among all writes.
+// A kind is the kind of an operation on one object. Values are unique among all writes.
 type kind string
 
 const (
 	get         kind = "get"
 	create      kind = "create"
-	update      kind = "update"       // from one value to another, by resourceVersion
-	patch       kind = "patch"        // to a value, unconditionally
-	remove      kind = "remove"       // unconditionally
-	removeExact kind = "remove exact" // one value, by a precondition
+	update      kind = "update"       // changes From to To, with a precondition on the resourceVersion
+	patch       kind = "patch"        // writes To without a precondition
+	remove      kind = "remove"       // deletes the object without a precondition
+	removeExact kind = "remove exact" // deletes the object if its value is From, by a precondition on the resourceVersion
 )
 
-// result of an operation.
+// A result is the response to an operation, as far as it matters for the model.
 type result string
 
 const (
@@ -27,28 +27,29 @@ const (
 	absent   result = "absent"
 	present  result = "present"
 	conflict result = "conflict"
-	unknown  result = "unknown" // it may take effect at any later time, or never
+	unknown  result = "unknown" // no response: the operation may take effect at any later time, or never
 )
 
 type input struct {
 	Kind kind
 	Key  string
-	From string // value required before
-	To   string // value written
+	From string // value that the object must have before the operation
+	To   string // value that the operation writes
 }
 
 type output struct {
 	result   result
-	Value    string // of a get
-	Revision int64  // read or written; 0: unknown
+	Value    string // value in the response to a get
+	Revision int64  // revision that was read or written; 0: unknown
 }
 
-// MarshalJSON includes the result.
+// MarshalJSON implements json.Marshaler. It includes result, which is not exported.
 func (o output) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]any{"result": o.result, "value": o.Value, "revision": o.Revision})
 }
 
-// apply applies an operation to an object with a value; "" means that the object does not exist.
+// apply returns the value of an object after an operation, and the result. The value "" means that the object does not
+// exist.
 func (i input) apply(value string) (next string, answer result) {
 	switch i.Kind {
 	case create:
@@ -77,7 +78,8 @@ func (i input) apply(value string) (next string, answer result) {
 	return value, done
 }
 
-// step returns the values that the object may have after an operation with a result; none: the result is impossible.
+// step implements porcupine's Step: it returns the values that the object may have after an operation, or none if the
+// result is impossible.
 func step(state, in, out any) []any {
 	value, i, o := state.(string), in.(input), out.(output)
 	next, answer := i.apply(value)
@@ -92,7 +94,7 @@ func step(state, in, out any) []any {
 	return []any{next}
 }
 
-// model is one object.
+// model describes one object for porcupine. The state is the value of the object, and "" if it does not exist.
 var model = porcupine.NondeterministicModel{
 	Init: func() []any { return []any{""} },
 	Step: step,

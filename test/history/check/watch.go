@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// event is a change of one object as a watch delivered it.
+// event is a change of one object, as a watch has delivered it.
 type event struct {
 	Type     watch.EventType
 	Key      string
@@ -26,16 +26,16 @@ type event struct {
 	Revision int64
 }
 
-// chain has the observations of one watcher without a gap: a state and the events after it. The watch may have been
-// interrupted and resumed in between.
+// chain holds the observations of one watcher without a gap: a state and the events after it. The watch may have been
+// interrupted and resumed at its last revision.
 type chain struct {
 	Watcher  int
-	From     int64             // revision of the state
-	Values   map[string]string // by key, at From
-	Events   []event           // bookmarks among them
-	Reached  int64             // revision up to which it received everything
+	From     int64             // revision of the initial state
+	Values   map[string]string // values of the initial state, by key
+	Events   []event           // events after From, including bookmarks
+	Reached  int64             // revision up to which the watcher has received all changes
 	Resumed  int
-	Expired  bool // the server no longer had the next events
+	Expired  bool // a watch ended with "410 Gone": the next events were compacted
 	reported atomic.Int64
 }
 
@@ -44,10 +44,10 @@ type Watchers struct {
 	sync.WaitGroup
 	record *Record
 	mu     sync.Mutex
-	all    [][]*chain // by watcher
+	all    [][]*chain // chains of each watcher, oldest first
 }
 
-// Watch starts watchers, which end with ctx.
+// Watch starts watchers, which end when ctx ends.
 func (s *Site) Watch(ctx context.Context, load Load, seed uint64) *Watchers {
 	ws := &Watchers{record: s.Record, all: make([][]*chain, load.Watchers)}
 	for i := range load.Watchers {
@@ -63,7 +63,7 @@ func (ws *Watchers) begin(c *chain) {
 	ws.all[c.Watcher] = append(ws.all[c.Watcher], c)
 }
 
-// Finish waits for the end of the watchers, whose context has ended, and adds what they have observed to the record.
+// Finish waits for the end of the watchers, whose context must have ended, and adds their observations to the record.
 func (ws *Watchers) Finish() {
 	ws.Wait()
 	for _, chains := range ws.all {
@@ -93,12 +93,12 @@ func (ws *Watchers) reached(watcher int) int64 {
 	return chains[len(chains)-1].reported.Load()
 }
 
-// watcher keeps one watch, interrupts it at random, and resumes it through any server.
+// watcher keeps one watch open, interrupts it at random, and resumes it through any server.
 type watcher struct {
 	*Site
 	all     *Watchers
 	id      int
-	longest time.Duration // of a watch, and of the time between two
+	longest time.Duration // maximum duration of a watch, and of the time between two watches
 	random  *rand.Rand
 }
 
@@ -121,14 +121,14 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// frame is an event of a watch. The object of an error is a Status.
+// frame is an encoded event of a watch. The object of an event of type ERROR is a Status.
 type frame struct {
 	Type   watch.EventType `json:"type"`
 	Object json.RawMessage `json:"object"`
 }
 
-// open sends a watch request and calls a function for each event, until it returns false. It returns an error if the request
-// fails or the server sends one.
+// open sends a watch request and calls each for every event, until each returns false. It returns an error if the
+// request fails or the server sends an event of type ERROR.
 func (w *watcher) open(ctx context.Context, options meta.ListOptions, each func(watch.EventType, *Object) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -158,7 +158,8 @@ func (w *watcher) open(ctx context.Context, options meta.ListOptions, each func(
 	}
 }
 
-// request returns a request for all objects: in their namespace for half of the watchers, in all namespaces for the others.
+// request returns a request for all objects. Half of the watchers request the collection of the namespace, the others
+// the collection of all namespaces.
 func (w *watcher) request() *rest.Request {
 	path := w.Objects.everywhere()
 	if w.id%2 == 0 {
@@ -167,7 +168,7 @@ func (w *watcher) request() *rest.Request {
 	return w.Clients[w.random.IntN(len(w.Clients))].Get().AbsPath(path).MaxRetries(0)
 }
 
-// begin reads the initial state by a list, or by a watch with initial events.
+// begin reads the initial state, by a list or by a watch with sendInitialEvents.
 func (w *watcher) begin(ctx context.Context) (*chain, bool) {
 	ctx, cancel := context.WithTimeout(ctx, max(w.longest, requestTimeout))
 	defer cancel()
@@ -207,7 +208,7 @@ func (w *watcher) beginWithWatch(ctx context.Context, c *chain) (complete bool) 
 	return complete
 }
 
-// follow watches for a random time from the end of the chain.
+// follow watches for a random time, starting at the end of the chain.
 func (w *watcher) follow(ctx context.Context, c *chain) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(1+w.random.Int64N(int64(w.longest))))
 	defer cancel()

@@ -19,8 +19,8 @@ import (
 
 const (
 	requestTimeout = 3 * time.Second
-	// slots are objects in use at the same time. A new object replaces one after a number of operations, or after a few of
-	// unknown outcome, each of which doubles the search space.
+	// slots is the number of objects in use at the same time. A new object replaces an object after slotUses operations,
+	// or after slotUnknowns operations with an unknown outcome, each of which doubles the search space of the check.
 	slots         = 6
 	slotUses      = 80
 	slotUnknowns  = 3
@@ -28,50 +28,50 @@ const (
 	listPageLimit = 3
 )
 
-// operation is one request about one object.
+// operation is one request about one object, with its result.
 type operation struct {
 	Client int
 	Input  input
 	Output output
-	Call   time.Duration // since the start
+	Call   time.Duration // time of the request since the start of the record
 	Return time.Duration
 }
 
-// list is a list of all objects.
+// list is the result of a list of all objects.
 type list struct {
-	AtLeast  int64 // revision of a write that had been acknowledged when the list began, or the requested one
-	Exactly  int64 // requested revision, if any
+	AtLeast  int64 // lowest permitted revision: acknowledged before the list began, or requested
+	Exactly  int64 // requested revision with resourceVersionMatch=Exact; 0: none
 	Revision int64
 	Values   map[string]string // by key
 }
 
-// Record has all observations of clients.
+// Record holds the observations of all clients.
 type Record struct {
 	begin time.Time
 
 	mu           sync.Mutex
 	operations   map[string][]operation // by key
 	lists        []list
-	acknowledged int64 // highest revision
+	acknowledged int64 // highest acknowledged revision
 	slots        [slots]slot
-	faults       []error // noticed at once
+	faults       []error // faults that a client noticed without the checks
 
 	chains []*chain
 }
 
 type slot struct{ generation, uses, unknowns int }
 
-// NewRecord returns an empty record. It begins now.
+// NewRecord returns an empty record. The times in it count from now.
 func NewRecord() *Record { return &Record{begin: time.Now(), operations: map[string][]operation{}} }
 
-// fault adds what no correct server does.
+// fault records a response that no correct server sends.
 func (h *Record) fault(format string, arguments ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.faults = append(h.faults, fmt.Errorf(format, arguments...))
 }
 
-// key chooses an object.
+// key returns the name of the object in a random slot, and replaces the object if it was used enough.
 func (h *Record) key(random *rand.Rand) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,14 +94,15 @@ func (h *Record) add(o operation) {
 			h.slots[i].unknowns++
 		}
 		if o.Input.Kind == get {
-			return // it proves nothing
+			return // a get without a response shows nothing
 		}
 	}
 	h.operations[o.Input.Key] = append(h.operations[o.Input.Key], o)
 	h.acknowledged = max(h.acknowledged, o.Output.Revision)
 }
 
-// Work starts clients that write and read until ctx ends. Started operations are finished. The returned group waits for them.
+// Work starts clients that write and read until ctx ends. They finish operations that have begun. The returned group
+// waits for the clients.
 func (s *Site) Work(ctx context.Context, load Load, seed uint64) *sync.WaitGroup {
 	g := &sync.WaitGroup{}
 	for i := range load.Writers {
@@ -115,7 +116,7 @@ func (s *Site) Work(ctx context.Context, load Load, seed uint64) *sync.WaitGroup
 	return g
 }
 
-// client runs one operation at a time.
+// client sends one request at a time.
 type client struct {
 	*Site
 	load   Load
@@ -130,12 +131,13 @@ func (c *client) run(ctx context.Context, act func(context.Context)) {
 	}
 }
 
-// request returns a request through any of the servers. It is never retried: the first attempt may have taken effect.
+// request returns a request to a random server. It is never retried, because the first attempt may have taken effect.
 func (c *client) request(verb string, name ...string) *rest.Request {
-	return c.Clients[c.random.IntN(len(c.Clients))].Verb(verb).AbsPath(append([]string{c.Objects.path()}, name...)...).MaxRetries(0)
+	return c.Clients[c.random.IntN(len(c.Clients))].Verb(verb).AbsPath(append([]string{c.Objects.path()},
+		name...)...).MaxRetries(0)
 }
 
-// do runs and records an operation, and returns the object that was read or written.
+// do sends a request, records the operation, and returns the object that was read or written.
 func (c *client) do(ctx context.Context, in input, request *rest.Request) (*Object, result) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -161,7 +163,8 @@ func (c *client) do(ctx context.Context, in input, request *rest.Request) (*Obje
 	return object, o.Output.result
 }
 
-// outcome returns the result that an error implies. The operation is not recorded if it was certainly not sent.
+// outcome returns the result that an error implies, and whether the operation is recorded. It is not recorded if the
+// request was certainly not executed.
 func outcome(kind kind, err error) (answer result, counts bool) {
 	var dial *net.OpError
 	switch {
@@ -172,14 +175,14 @@ func outcome(kind kind, err error) (answer result, counts bool) {
 	case apierrors.IsAlreadyExists(err):
 		return present, true
 	case apierrors.IsConflict(err):
-		return conflict, kind == update || kind == removeExact // otherwise the server returned before the write
+		return conflict, kind == update || kind == removeExact // without a precondition, the server gave up before the write
 	case apierrors.IsTooManyRequests(err), errors.As(err, &dial) && dial.Op == "dial":
 		return unknown, false
 	}
 	return unknown, true
 }
 
-// revisionOf returns 0 for an object that was not read.
+// revisionOf returns the revision of an object, or 0 for an object that was not read.
 func revisionOf(object meta.Object) int64 {
 	revision, _ := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
 	return revision
@@ -230,7 +233,8 @@ func (c *client) read(ctx context.Context) {
 	c.list(ctx)
 }
 
-// ask chooses the consistency of a list, and how many objects a page has. Without Consistencies, lists are consistent.
+// ask returns the options of the next list: its consistency, and the maximum number of objects in a page. Without
+// Consistencies, the list is a consistent read.
 func (c *client) ask() (options meta.ListOptions, l *list) {
 	c.Record.mu.Lock()
 	acknowledged := c.Record.acknowledged
@@ -244,7 +248,7 @@ func (c *client) ask() (options meta.ListOptions, l *list) {
 		return options, l
 	}
 	switch c.random.IntN(6) {
-	case 0: // of any revision
+	case 0: // any revision is permitted
 		options.ResourceVersion, l.AtLeast = "0", 0
 	case 1:
 		options.ResourceVersion = strconv.FormatInt(acknowledged, 10)
@@ -259,7 +263,8 @@ func (c *client) ask() (options meta.ListOptions, l *list) {
 	return options, l
 }
 
-// list lists all objects, in pages if there is a limit, each from any server. A list that fails is ignored, and returns false.
+// list lists all objects, with a limit in pages, each page from a random server. It returns false if a request fails or
+// the pages have different revisions; the list is then not recorded.
 func (c *client) list(ctx context.Context) bool {
 	options, l := c.ask()
 	for {

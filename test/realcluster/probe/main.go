@@ -33,7 +33,8 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return errors.New("probe serve|cat|exit CODE|get URL|api PATH|read FILE|dial ADDRESS...|scrape URL CA-FILE TOKEN-FILE")
+		return errors.New("probe serve|cat|exit CODE|get URL|api PATH|read FILE|dial ADDRESS...|scrape URL CA-FILE " +
+			"TOKEN-FILE")
 	}
 	switch args[0] {
 	case "serve":
@@ -117,11 +118,12 @@ func get(client *http.Client, url, token string) error {
 // dialTimeout is how long an address may take to accept connections, because networks configure new pods with a delay.
 const dialTimeout = 5 * time.Second
 
-// dial prints for each address whether it accepts connections.
+// dial prints, for each address, whether it accepts connections.
 func dial(addresses []string) error {
 	for _, address := range addresses {
 		state := "closed"
-		for deadline := time.Now().Add(dialTimeout); state == "closed" && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(dialTimeout); state == "closed" &&
+			time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 			if connection, err := net.DialTimeout("tcp", address, time.Second); err == nil {
 				_ = connection.Close()
 				state = "open"
@@ -162,7 +164,7 @@ func trusting(file string) (*http.Client, error) {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}, nil
 }
 
-// api sends a request to the API server as the pod's service account.
+// api sends a request to the API server of the cluster with the pod's service account.
 func api(path string) error {
 	token, err := os.ReadFile(account + "token")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command etcd is the etcd of the module graph, for tests that need it as a separate process.
+// Command etcd is etcd in the version of the module graph, for tests that need it as a separate process.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command olmtool has the functions that lifecycle.sh needs in addition to OLM's programs. It is compiled inside OLM's source tree (lifecycle.sh build
-// copies it to cmd/olmtool), so that it uses exactly the libraries that OLM vendors: operator-registry for
-// serving, unpacking and rendering, and operator-framework/api for validation.
+// Command olmtool has the functions that lifecycle.sh needs in addition to OLM's programs. It is compiled inside OLM's
+// source tree (lifecycle.sh build copies it to cmd/olmtool), so that it uses exactly the libraries that OLM vendors:
+// operator-registry for serving, unpacking and rendering, and operator-framework/api for validation.
 //
 // In images, by the name it is called with:
 //
@@ -298,7 +298,9 @@ func chart(args []string) error {
 	for k, v := range meta {
 		upper[strings.ToUpper(k[:1])+k[1:]] = v
 	}
-	data := map[string]any{"Values": values, "Chart": upper, "Release": map[string]any{"Name": "olm", "Namespace": values["namespace"]}}
+	data := map[string]any{
+		"Values": values, "Chart": upper, "Release": map[string]any{"Name": "olm", "Namespace": values["namespace"]},
+	}
 	var t *template.Template
 	indent := func(n int, s string) string {
 		p := strings.Repeat(" ", n)
@@ -380,7 +382,8 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// pack writes an OCI archive with one layer. Same content, same digest: times and owners are not kept.
+// pack writes an OCI archive with one layer. It does not keep times and owners, so that equal content has an equal
+// digest.
 func pack(args []string) error {
 	f := pflag.NewFlagSet("image", pflag.ContinueOnError)
 	out := f.StringP("out", "o", "", "the archive")
@@ -499,7 +502,10 @@ func pack(args []string) error {
 	}
 	cfg, _ := json.Marshal(map[string]any{
 		"architecture": "amd64", "os": "linux",
-		"config": map[string]any{"User": *user, "Entrypoint": *entry, "Cmd": *command, "Labels": lbl, "WorkingDir": "/", "Env": []string{"PATH=/bin:/"}},
+		"config": map[string]any{
+			"User": *user, "Entrypoint": *entry, "Cmd": *command, "Labels": lbl, "WorkingDir": "/",
+			"Env": []string{"PATH=/bin:/"},
+		},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{ld.Digest}},
 	})
 	man, _ := json.Marshal(map[string]any{
@@ -509,7 +515,9 @@ func pack(args []string) error {
 	md := add("application/vnd.oci.image.manifest.v1+json", man)
 	tag := (*nm)[strings.LastIndex(*nm, ":")+1:]
 	md.Annotations = map[string]string{"io.containerd.image.name": *nm, "org.opencontainers.image.ref.name": tag}
-	index, _ := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []descriptor{md}})
+	index, _ := json.Marshal(map[string]any{
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []descriptor{md},
+	})
 	blobs["index.json"], blobs["oci-layout"] = index, []byte(`{"imageLayoutVersion":"1.0.0"}`)
 	file, err := os.Create(*out)
 	if err != nil {
@@ -522,7 +530,9 @@ func pack(args []string) error {
 	}
 	sort.Strings(keys)
 	for _, k := range keys {
-		if err := tw.WriteHeader(&tar.Header{Name: k, Mode: 0o644, Size: int64(len(blobs[k])), Typeflag: tar.TypeReg, ModTime: epoch}); err != nil {
+		if err := tw.WriteHeader(
+			&tar.Header{Name: k, Mode: 0o644, Size: int64(len(blobs[k])), Typeflag: tar.TypeReg, ModTime: epoch},
+		); err != nil {
 			return err
 		}
 		if _, err := tw.Write(blobs[k]); err != nil {
@@ -699,7 +709,8 @@ func build(bundles []*registry.Bundle) (*declcfg.DeclarativeConfig, error) {
 					channels[c], order = ch, append(order, c)
 				}
 				e := declcfg.ChannelEntry{Name: b.Name, Replaces: replaces, Skips: skips, SkipRange: skipRange}
-				// a CSV without an upgrade path follows the next older version, as a catalog's author would write
+				// A CSV without an upgrade path replaces the next older version, as the author of a catalog would
+				// declare.
 				if replaces == "" && len(skips) == 0 && len(ch.Entries) > 0 {
 					e.Replaces = ch.Entries[len(ch.Entries)-1].Name
 				}
@@ -785,7 +796,7 @@ func validate(args []string) error {
 	}
 	each("bundle-format", v.ValidateBundleFormat(dir))
 	each("bundle-content", v.ValidateBundleContent(filepath.Join(dir, "manifests")))
-	// cpb in the unpack Job looks for this name, and every reader stops after a file's first document
+	// cpb, in the unpack Job, looks for this name, and all readers stop after the first document in a file.
 	if _, err := os.Stat(filepath.Join(dir, "metadata", bundle.AnnotationsFile)); err != nil {
 		say("ERROR", "layout", "no metadata/"+bundle.AnnotationsFile)
 	}
@@ -842,7 +853,8 @@ func validate(args []string) error {
 			}
 		}
 	}
-	// none of the above asks what an API server would: the CSV against OLM's CRD, and the examples against the bundle's
+	// The checks above do not include what an API server checks: the CSV against OLM's CRD, and the examples against
+	// the CRDs in the bundle.
 	crds := map[schema.GroupKind]*apiextensionsv1.CustomResourceDefinition{}
 	if exe, err := os.Executable(); err == nil {
 		crdsFrom(filepath.Join(filepath.Dir(exe), "chart", "crds"), crds)
@@ -856,7 +868,8 @@ func validate(args []string) error {
 		if err != nil {
 			continue
 		}
-		if data, err = yaml.YAMLToJSON(data); err != nil || utiljson.Unmarshal(data, &u.Object) != nil || u.GetKind() != "ClusterServiceVersion" {
+		if data, err = yaml.YAMLToJSON(data); err != nil || utiljson.Unmarshal(data, &u.Object) != nil ||
+			u.GetKind() != "ClusterServiceVersion" {
 			continue
 		}
 		for _, e := range admit(u, crds) {
@@ -886,13 +899,14 @@ func validate(args []string) error {
 	return nil
 }
 
-// crdsFrom adds the CRDs of a directory, and returns by file what is wrong with their fields
+// crdsFrom adds the CRDs in a directory to a map, and returns the errors in their fields by file.
 func crdsFrom(dir string, to map[schema.GroupKind]*apiextensionsv1.CustomResourceDefinition) map[string]error {
 	bad := map[string]error{}
 	files, _ := filepath.Glob(filepath.Join(dir, "*"))
 	for _, file := range files {
 		c := &apiextensionsv1.CustomResourceDefinition{}
-		if data, err := os.ReadFile(file); err == nil && yaml.Unmarshal(data, c) == nil && c.Kind == "CustomResourceDefinition" {
+		if data, err := os.ReadFile(file); err == nil && yaml.Unmarshal(data, c) == nil &&
+			c.Kind == "CustomResourceDefinition" {
 			if err := yaml.UnmarshalStrict(data, &apiextensionsv1.CustomResourceDefinition{}); err != nil {
 				bad[filepath.Base(file)] = err
 			}
@@ -902,8 +916,11 @@ func crdsFrom(dir string, to map[schema.GroupKind]*apiextensionsv1.CustomResourc
 	return bad
 }
 
-// admit says what an API server with these CRDs would have against an object, unknown fields included
-func admit(u *unstructured.Unstructured, crds map[schema.GroupKind]*apiextensionsv1.CustomResourceDefinition) (out []string) {
+// admit returns the errors with which an API server that has these CRDs would reject an object, including unknown
+// fields.
+func admit(
+	u *unstructured.Unstructured, crds map[schema.GroupKind]*apiextensionsv1.CustomResourceDefinition,
+) (out []string) {
 	gvk := u.GroupVersionKind()
 	crd := crds[gvk.GroupKind()]
 	if crd == nil {
@@ -914,7 +931,9 @@ func admit(u *unstructured.Unstructured, crds map[schema.GroupKind]*apiextension
 			continue
 		}
 		props := &apiextensions.JSONSchemaProps{}
-		if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(v.Schema.OpenAPIV3Schema, props, nil); err != nil {
+		if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(
+			v.Schema.OpenAPIV3Schema, props, nil,
+		); err != nil {
 			return []string{err.Error()}
 		}
 		s, err := structural.NewStructural(props)
@@ -926,7 +945,9 @@ func admit(u *unstructured.Unstructured, crds map[schema.GroupKind]*apiextension
 			return []string{"schema: " + err.Error()}
 		}
 		obj := u.DeepCopy().Object
-		for _, f := range pruning.PruneWithOptions(obj, s, true, structural.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}) {
+		for _, f := range pruning.PruneWithOptions(
+			obj, s, true, structural.UnknownFieldPathOptions{TrackUnknownFieldPaths: true},
+		) {
 			out = append(out, "unknown field "+f)
 		}
 		defaulting.Default(obj, s)

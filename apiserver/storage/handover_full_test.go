@@ -1,0 +1,73 @@
+package storage_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/storage"
+)
+
+// TestLostWritesWithoutBarrier changes the leader while an update and a creation wait for their responses, and etcd
+// refuses to raise the barrier. The update is repeated. The attempts to raise the barrier become rare, and end when
+// the creation ends.
+func TestLostWritesWithoutBarrier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := clientv3.NewCtxClient(t.Context())
+		lost, puts := 2, 0
+		client.KV = &transactions{
+			KV: clientv3.NewKVFromKVClient(nil, client),
+			put: func() error {
+				puts++
+				return rpctypes.ErrNoSpace
+			},
+			commit: func(ctx context.Context, _ clientv3.Txn) (*clientv3.TxnResponse, error) {
+				if lost--; lost >= 0 {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return &clientv3.TxnResponse{Header: &etcdserverpb.ResponseHeader{Revision: 2}, Succeeded: true}, nil
+			},
+		}
+		store := storage.New(client, "/registry")
+		next := make(chan struct{})
+		go store.RepeatLostWrites(t.Context(), func() <-chan struct{} { return next }, clock.RealClock{})
+		synctest.Wait()
+
+		ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
+		defer cancel()
+		created, updated := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := store.Create(ctx, "pods/a", []byte("1"), 0)
+			created <- err
+		}()
+		synctest.Wait()
+		go func() {
+			_, err := store.Update(ctx, "pods/b", 1, []byte("2"), 0)
+			updated <- err
+		}()
+		synctest.Wait()
+		change := next
+		next = make(chan struct{})
+		close(change)
+
+		if err := <-updated; err != nil {
+			t.Errorf("the update is not repeated: %v", err)
+		}
+		if err := <-created; !errors.Is(err, storage.ErrUncertain) {
+			t.Errorf("got %v of the creation, want ErrUncertain", err)
+		}
+		<-time.After(time.Minute)
+		synctest.Wait()
+		if puts == 0 || puts > 20 {
+			t.Errorf("got %d attempts to raise the barrier, want a few during the 7 s of the creation", puts)
+		}
+	})
+}
