@@ -19,8 +19,11 @@ import (
 
 const (
 	answerTimeout = 20 * time.Second
-	untilTimeout  = time.Minute
 	untilInterval = 20 * time.Millisecond
+
+	// untilTimeout bounds the repetitions of a case. kube-apiserver tries to delete the custom resources of a definition
+	// again with a delay that doubles, and had not succeeded after a minute on a busy machine.
+	untilTimeout = 3 * time.Minute
 )
 
 // Answer is the response of a server in one case.
