@@ -25,14 +25,14 @@
 // event.
 //
 // If etcd does not respond, the outcome of the write is unknown, and the error is ErrUncertain. In a Store on the etcd
-// member of this process, RepeatLostWrites sends such writes a second time after the leader has changed. A leader that
+// member of this process, RepeatLostWrites sends such writes again after each change of the leader. A leader that
 // transfers leadership drops the proposals that it receives. A proposal of a follower, or one that the leader received
-// before it crashed, is lost without notice, and etcd waits for it for seven seconds. It is safe to
-// repeat an Update or Delete whose first attempt may have succeeded: its condition, the ModRevision of the key, holds
-// for at most one of the two attempts. The condition of a creation, that the key does not exist, is satisfied again
-// after a deletion: a first attempt that the network has delayed would create the object a second time. Creations
-// therefore also depend on the ModRevision of barrierKey, which is written before they are repeated. After that write,
-// no earlier attempt has an effect.
+// before it crashed, is lost without notice, and etcd waits for it for seven seconds. It is safe to repeat an Update or
+// Delete whose earlier attempt may have succeeded: its condition, the ModRevision of the key, holds for at most one of
+// the attempts. The condition of a creation, that the key does not exist, is satisfied again after a deletion: an
+// attempt that the network has delayed would create the object a second time. Creations therefore also depend on the
+// ModRevision of barrierKey, which is written each time before they are repeated. After that write, no earlier attempt
+// has an effect.
 //
 // # Life of a read
 //

@@ -25,12 +25,16 @@ const (
 	attemptTimeout = 7 * time.Second
 	// handoverGrace is the time that a new leader gets to commit the writes which its predecessor has replicated.
 	handoverGrace = 200 * time.Millisecond
+	// maxRepeats bounds the number of times that a write is repeated. A write waits for at most attemptTimeout after its
+	// last attempt, so that only a member that cannot keep a leader reaches this bound.
+	maxRepeats = 16
 )
 
-// RepeatLostWrites sends writes a second time if etcd has not responded to them handoverGrace after the leader has
-// changed, until ctx ends; see the package documentation. changed returns a channel that is closed at the next change
-// of the leader. The store must use the member of this process, whose responses arrive in the order in which etcd
-// applies the writes. Writes that were sent before the call are not repeated.
+// RepeatLostWrites sends writes again if etcd has not responded to them handoverGrace after the leader has changed,
+// until ctx ends; see the package documentation. A write whose repetition is lost at the next change of the leader is
+// repeated again. changed returns a channel that is closed at the next change of the leader. The store must use the
+// member of this process, whose responses arrive in the order in which etcd applies the writes. Writes that were sent
+// before the call are not repeated.
 func (s *Store) RepeatLostWrites(ctx context.Context, changed func() <-chan struct{}, clock clock.Clock) {
 	s.inFlight.enable()
 	for next := changed(); ; {
@@ -46,9 +50,9 @@ func (s *Store) RepeatLostWrites(ctx context.Context, changed func() <-chan stru
 			return
 		case <-clock.After(handoverGrace):
 		}
-		s.inFlight.repeat(others)
+		s.inFlight.repeat(others, s.barrier.Load())
 		if s.raiseBarrierWhile(ctx, next, func() bool { return s.inFlight.has(creations) }) {
-			s.inFlight.repeat(creations)
+			s.inFlight.repeat(creations, s.barrier.Load())
 		}
 	}
 }
@@ -82,18 +86,21 @@ func (s *Store) raiseBarrier(ctx context.Context) error {
 	return err
 }
 
-// inFlight has the writes to which etcd has not responded. Invariant: a write is removed when the response arrives or
-// when the write is repeated, whichever is first, so that it is repeated at most once.
+// inFlight has the writes to which etcd has not responded. Invariant: a write is removed when the first attempt is
+// answered, and is not repeated from then on.
 type inFlight struct {
 	mu     sync.Mutex
 	last   int
-	writes map[int]write // by number; nil: writes are not repeated
+	writes map[int]*write // by number; nil: writes are not repeated
 }
 
 // write is a write without a response. A creation is repeated only after the barrier has been raised.
 type write struct {
 	creation bool
-	repeat   func()
+	// repeat makes the attempt with a number, counted from 1. The sends of the attempt depend on the given revision of
+	// the barrier.
+	repeat  func(number int, barrier int64)
+	repeats int // number of the last attempt that repeat has made
 }
 
 func (f *inFlight) enabled() bool {
@@ -106,27 +113,26 @@ func (f *inFlight) enable() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.writes == nil {
-		f.writes = map[int]write{}
+		f.writes = map[int]*write{}
 	}
 }
 
-// add adds a write. It returns the function answered, which must be called when the response arrives: answered removes
-// the write, and returns false if the write has been repeated. While writes are not repeated, add does nothing.
-func (f *inFlight) add(w write) (answered func() bool) {
+// add adds a write. It returns the function answered, which must be called when the first attempt is answered: answered
+// removes the write, and returns the number of its repetitions. While writes are not repeated, add does nothing.
+func (f *inFlight) add(w *write) (answered func() int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.writes == nil {
-		return func() bool { return true }
+		return func() int { return 0 }
 	}
 	f.last++
 	number := f.last
 	f.writes[number] = w
-	return func() bool {
+	return func() int {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		_, present := f.writes[number]
 		delete(f.writes, number)
-		return present
+		return w.repeats
 	}
 }
 
@@ -144,7 +150,7 @@ func (f *inFlight) list() (creations, others []int) {
 	return creations, others
 }
 
-// has reports whether any of the given writes is still in flight and has not been repeated.
+// has reports whether any of the given writes is still in flight.
 func (f *inFlight) has(numbers []int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,15 +160,15 @@ func (f *inFlight) has(numbers []int) bool {
 	})
 }
 
-// repeat sends the given writes a second time, each in a separate goroutine. It skips writes that are no longer in
-// flight.
-func (f *inFlight) repeat(numbers []int) {
+// repeat sends the given writes again, each in a separate goroutine. It skips writes that are no longer in flight, or
+// have been repeated maxRepeats times.
+func (f *inFlight) repeat(numbers []int, barrier int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, number := range numbers {
-		if w, present := f.writes[number]; present {
-			delete(f.writes, number)
-			go w.repeat()
+		if w, present := f.writes[number]; present && w.repeats < maxRepeats {
+			w.repeats++
+			go w.repeat(w.repeats, barrier)
 		}
 	}
 }
@@ -172,6 +178,7 @@ type outcome struct {
 	response *clientv3.TxnResponse
 	err      error
 	barrier  int64 // ModRevision of barrierKey that a creation depended on
+	attempt  int   // 0 for the first attempt
 }
 
 func (o outcome) succeeded() bool { return o.err == nil && o.response.Succeeded }
@@ -181,7 +188,7 @@ func (o outcome) succeeded() bool { return o.err == nil && o.response.Succeeded 
 func (o outcome) isUncertain() bool { return errors.Is(classifyWrite(o.err), ErrUncertain) }
 
 // commit runs an operation in a transaction if all conditions hold, and otherwise the alternative, if any. The
-// conditions must never hold again once the operation has run, because the transaction may be sent twice.
+// conditions must never hold again once the operation has run, because the transaction may be sent several times.
 func (s *Store) commit(
 	ctx context.Context, conditions []clientv3.Cmp, operation clientv3.Op, alternative ...clientv3.Op,
 ) (*clientv3.TxnResponse, error) {
@@ -205,22 +212,22 @@ func (s *Store) commitCreation(
 			all := append(slices.Clone(conditions), clientv3.Compare(clientv3.ModRevision(barrierKey), "=", barrier))
 			response, err :=
 				s.client.Txn(ctx).If(all...).Then(operation).Else(clientv3.OpGet(barrierKey, clientv3.WithKeysOnly())).Commit()
-			return outcome{response, err, barrier}
+			return outcome{response: response, err: err, barrier: barrier}
 		})
 		switch {
 		case o.err != nil:
 			return nil, o.err
 		case o.succeeded() && pending:
-			return o.response, s.endOtherAttempt(ctx)
+			return o.response, s.endOtherAttempts(ctx)
 		case o.succeeded() || !s.isOutdated(o):
 			return o.response, nil
 		}
 	}
 }
 
-// endOtherAttempt raises the barrier so that the other attempt of a creation fails after one has succeeded. Its error
-// is always the error of a context, which callers report as an unknown outcome although the object is stored.
-func (s *Store) endOtherAttempt(ctx context.Context) error {
+// endOtherAttempts raises the barrier so that later attempts of a creation fail after one has succeeded. Its error is
+// always the error of a context, which callers report as an unknown outcome although the object is stored.
+func (s *Store) endOtherAttempts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	if s.raiseBarrierWhile(ctx, nil, func() bool { return true }) {
@@ -243,39 +250,47 @@ func (s *Store) isOutdated(o outcome) bool {
 	return true
 }
 
-// run sends a transaction, and a second time if RepeatLostWrites demands it. pending means that the first attempt has
-// succeeded and that the second one may still have an effect.
+// run sends a transaction, and again whenever RepeatLostWrites demands it. pending means that an attempt has succeeded
+// and that a later one may still have an effect.
 //
-// Invariant: all sends of one attempt depend on the same revision of the barrier. The first attempt uses a revision
-// from before the write was added to inFlight; the barrier that RepeatLostWrites raises before the second attempt
-// therefore makes the first one fail.
+// Invariants: all sends of one attempt depend on the same revision of the barrier. The first attempt uses a revision
+// from before the write was added to inFlight, and each repetition the revision of the barrier that RepeatLostWrites has
+// raised just before; an attempt that succeeds therefore shows that no earlier attempt will.
 func (s *Store) run(
 	ctx context.Context, creation bool, send func(ctx context.Context, barrier int64) outcome,
 ) (o outcome, pending bool) {
-	firstContext, abandon := context.WithCancel(ctx)
+	attempts, abandon := context.WithCancel(ctx)
 	defer abandon()
-	repeated := make(chan outcome, 1)
+	repeated := make(chan outcome, maxRepeats)
 	barrier := s.barrier.Load()
-	answered := s.inFlight.add(write{creation, func() {
-		raised := s.barrier.Load()
-		second := untilAccepted(ctx, func() outcome { return send(ctx, raised) })
-		repeated <- second
-		if second.succeeded() {
-			abandon() // the first attempt is lost, or has no effect
+	answered := s.inFlight.add(&write{creation: creation, repeat: func(number int, barrier int64) {
+		next := untilAccepted(attempts, func() outcome { return send(attempts, barrier) })
+		next.attempt = number
+		repeated <- next
+		if next.succeeded() {
+			abandon() // the other attempts are lost, have no effect, or are pending
 		}
 	}})
-	first := untilAccepted(firstContext, func() outcome { return send(firstContext, barrier) })
-	if answered() {
+	first := untilAccepted(attempts, func() outcome { return send(attempts, barrier) })
+	repeats := answered()
+	if repeats == 0 {
 		return first, false
 	}
-	if first.succeeded() {
-		return first, true
+	o = decisive(first, repeated, repeats)
+	return o, o.succeeded() && o.attempt < repeats
+}
+
+// decisive returns the outcome of a transaction whose first attempt was repeated: an attempt that has succeeded, or else
+// one whose outcome is uncertain, or else the last one. It waits for outcomes until one has succeeded.
+func decisive(first outcome, repeated <-chan outcome, repeats int) outcome {
+	best := first
+	for n := 0; n < repeats && !best.succeeded(); n++ {
+		next := <-repeated
+		if next.succeeded() || !best.isUncertain() && (next.isUncertain() || next.attempt > best.attempt) {
+			best = next
+		}
 	}
-	second := <-repeated
-	if first.isUncertain() && !second.succeeded() {
-		return first, false
-	}
-	return second, false // if the first attempt certainly had no effect, only the second one counts
+	return best
 }
 
 // untilAccepted sends a transaction again as long as raft drops it. A dropped transaction has not been applied.

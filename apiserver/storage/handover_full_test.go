@@ -3,6 +3,7 @@ package storage_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,4 +71,76 @@ func TestLostWritesWithoutBarrier(t *testing.T) {
 			t.Errorf("got %d attempts to raise the barrier, want a few during the 7 s of the creation", puts)
 		}
 	})
+}
+
+// barrier is an etcd of which only the revision changes: each Put succeeds.
+type barrier struct {
+	clientv3.KV
+	revision atomic.Int64
+}
+
+func (b *barrier) Put(context.Context, string, string, ...clientv3.OpOption) (*clientv3.PutResponse, error) {
+	return &clientv3.PutResponse{Header: &etcdserverpb.ResponseHeader{Revision: b.revision.Add(1)}}, nil
+}
+
+// TestWritesLostAgain changes the leader several times. Each change loses the attempt that was sent after the previous
+// one. The write succeeds with the first attempt that is not lost, after less than a second for each change.
+func TestWritesLostAgain(t *testing.T) {
+	writes := map[string]func(context.Context, *storage.Store) (int64, error){
+		"creation": func(ctx context.Context, store *storage.Store) (int64, error) {
+			return store.Create(ctx, "pods/a", []byte("1"), 0)
+		},
+		"update": func(ctx context.Context, store *storage.Store) (int64, error) {
+			return store.Update(ctx, "pods/a", 1, []byte("2"), 0)
+		},
+	}
+	for name, write := range writes {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const changes = 3
+				client := clientv3.NewCtxClient(t.Context())
+				var sent atomic.Int64
+				client.KV = &transactions{
+					KV: &barrier{KV: clientv3.NewKVFromKVClient(nil, client)},
+					commit: func(ctx context.Context, _ clientv3.Txn) (*clientv3.TxnResponse, error) {
+						if sent.Add(1) <= changes {
+							<-ctx.Done()
+							return nil, ctx.Err()
+						}
+						header := &etcdserverpb.ResponseHeader{ClusterId: 1, MemberId: 1, Revision: 2}
+						return &clientv3.TxnResponse{Header: header, Succeeded: true}, nil
+					},
+				}
+				store := storage.New(client, "/registry")
+				var next atomic.Pointer[chan struct{}]
+				renew := func() (previous *chan struct{}) {
+					channel := make(chan struct{})
+					return next.Swap(&channel)
+				}
+				renew()
+				go store.RepeatLostWrites(t.Context(), func() <-chan struct{} { return *next.Load() }, clock.RealClock{})
+				synctest.Wait()
+
+				ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
+				defer cancel()
+				began := time.Now()
+				done := make(chan error, 1)
+				go func() {
+					_, err := write(ctx, store)
+					done <- err
+				}()
+				for range changes {
+					synctest.Wait()
+					close(*renew())
+					<-time.After(500 * time.Millisecond)
+				}
+				if err := <-done; err != nil || time.Since(began) > changes*time.Second {
+					t.Errorf("got %v after %v", err, time.Since(began))
+				}
+				if got := sent.Load(); got != changes+1 {
+					t.Errorf("the write was sent %d times, want %d", got, changes+1)
+				}
+			})
+		})
+	}
 }

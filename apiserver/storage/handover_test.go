@@ -185,6 +185,42 @@ func TestLostCreations(t *testing.T) {
 	}
 }
 
+// TestDelayedRepetitions changes the leader twice during a creation. The first two attempts arrive after the third one
+// has succeeded and the object was deleted, and have no effect.
+func TestDelayedRepetitions(t *testing.T) {
+	deleted, applied := make(chan struct{}), make(chan error, 2)
+	delayed := func(ctx context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+		go func() {
+			<-deleted
+			_, err := txn.Commit()
+			applied <- err
+		}()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	h := newHandover(t, func(ctx context.Context, txn clientv3.Txn, _ <-chan struct{}) (*clientv3.TxnResponse, error) {
+		return delayed(ctx, txn)
+	})
+	h.delayed = delayed
+	h.begin(t.Context())
+	revision, err := h.store.Create(t.Context(), "pods/a", []byte("1"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.store.Delete(t.Context(), "pods/a", revision); err != nil {
+		t.Fatal(err)
+	}
+	close(deleted)
+	for range 2 {
+		if err := <-applied; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if value, err := h.store.Get(t.Context(), "pods/a"); !errors.Is(err, storage.ErrNotFound) {
+		t.Errorf("the deleted object is there again: %q, %v", value.Data, err)
+	}
+}
+
 // TestUncertainRepetitions loses the response of the second attempt, while the first one has no effect. The outcome
 // is unknown, whatever the response of the first attempt and the current value are.
 func TestUncertainRepetitions(t *testing.T) {
@@ -347,7 +383,7 @@ type handover struct {
 	client   *clientv3.Client
 	clock    *testclock.FakeClock
 	changes  chan chan struct{} // each value is closed at the next change of the leader
-	begun    chan struct{}      // the first transaction has been sent
+	begun    chan struct{}      // a transaction has been sent, and the leader changes next
 	repeated chan struct{}      // closed when the second transaction has been answered
 	during   bool
 	// second commits the second transaction, unless it is nil.
@@ -355,6 +391,8 @@ type handover struct {
 	// put, unless it is nil, is called before the barrier is raised; its error prevents that.
 	put   func() error
 	third func(context.Context, clientv3.Txn) (*clientv3.TxnResponse, error) // commits the third one, if not nil
+	// delayed commits the second transaction, unless it is nil. The leader then changes a second time.
+	delayed func(context.Context, clientv3.Txn) (*clientv3.TxnResponse, error)
 }
 
 func newHandover(
@@ -364,7 +402,7 @@ func newHandover(
 	client := etcdtest.Client(t)
 	h := &handover{
 		client: client, clock: testclock.NewFakeClock(time.Now()), changes: make(chan chan struct{}),
-		begun: make(chan struct{}), repeated: make(chan struct{}),
+		begun: make(chan struct{}, 1), repeated: make(chan struct{}),
 	}
 	sent := 0
 	put := func() error {
@@ -380,12 +418,16 @@ func newHandover(
 			}
 			switch sent++; sent {
 			case 1:
-				close(h.begun)
+				h.begun <- struct{}{}
 				return first(ctx, txn, h.repeated)
 			case 2:
 				defer close(h.repeated)
 				if h.second != nil {
 					return h.second(txn)
+				}
+				if h.delayed != nil {
+					h.begun <- struct{}{}
+					return h.delayed(ctx, txn)
 				}
 			case 3:
 				if h.third != nil {
@@ -406,17 +448,23 @@ func newHandover(
 	return h
 }
 
-// begin changes the leader once the next transaction has been sent.
+// begin changes the leader once the next transaction has been sent, and again if its repetition is delayed.
 func (h *handover) begin(ctx context.Context) {
 	next := <-h.changes
 	h.during = true
+	changes := 1
+	if h.delayed != nil {
+		changes = 2
+	}
 	go func() {
-		<-h.begun
-		close(next)
-		<-h.changes
-		_ = wait.PollUntilContextCancel(ctx, time.Millisecond, true, func(context.Context) (bool, error) {
-			return h.clock.HasWaiters(), nil
-		})
-		h.clock.Step(time.Second)
+		for range changes {
+			<-h.begun
+			close(next)
+			next = <-h.changes
+			_ = wait.PollUntilContextCancel(ctx, time.Millisecond, true, func(context.Context) (bool, error) {
+				return h.clock.HasWaiters(), nil
+			})
+			h.clock.Step(time.Second)
+		}
 	}()
 }
