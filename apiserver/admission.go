@@ -84,7 +84,7 @@ func (s *Server) pluginOptions() plugins.Options {
 
 		Informers:  s.informers,
 		Authorizer: s.auth.authorizer,
-		Mapper:     discovery.NewMapper(s.catalog, s.dispatch.documents),
+		Mapper:     discovery.NewMapper(s.catalog, s.background.documents),
 		Serves:     s.apis.Serves,
 		Stopped:    s.stopped,
 	}

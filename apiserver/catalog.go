@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 )
@@ -17,15 +18,14 @@ type catalogs struct {
 	builtin  []*resource.Definition
 	holder   *resource.CatalogHolder
 	registry *registry.Registry
-	// serves reports whether the custom resources of a group are served.
-	serves func(group string) bool
+	groups   config.Extension
 }
 
 // newCatalogs publishes a catalog with the built-in resources.
 func newCatalogs(
-	builtin []*resource.Definition, holder *resource.CatalogHolder, r *registry.Registry, serves func(group string) bool,
+	builtin []*resource.Definition, holder *resource.CatalogHolder, r *registry.Registry, groups config.Extension,
 ) *catalogs {
-	c := &catalogs{builtin: builtin, holder: holder, registry: r, serves: serves}
+	c := &catalogs{builtin: builtin, holder: holder, registry: r, groups: groups}
 	c.publishCustom(nil)
 	return c
 }
@@ -57,7 +57,7 @@ func (c *catalogs) publishCustom(custom []*resource.Definition) {
 func (c *catalogs) served(custom []*resource.Definition) []*resource.Definition {
 	custom = slices.Clone(custom)
 	for i, d := range custom {
-		if !c.serves(d.Group) {
+		if !c.groups.Serves(d.Group) {
 			unserved := *d
 			unserved.Versions = nil
 			custom[i] = &unserved

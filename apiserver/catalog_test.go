@@ -3,12 +3,13 @@ package apiserver
 import (
 	"testing"
 
+	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/resource"
 )
 
 // Definitions of an extension server may be stored from a time when their group was chosen.
 func TestOnlyServedGroupsArePublished(t *testing.T) {
-	c := &catalogs{serves: func(group string) bool { return group == "a.b" }}
+	c := &catalogs{groups: config.Extension{Groups: []string{"a.b"}}}
 	versions := []*resource.Version{{Name: "v1"}}
 	all := []*resource.Definition{
 		{Group: "a.b", Plural: "x", Versions: versions}, {Group: "c.d", Plural: "y", Versions: versions},

@@ -15,7 +15,7 @@ func (s *Server) addChecks() {
 	s.stores.AddChecks(s.health)
 	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.mode.synced})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-space", Run: s.stores.CheckSpace, Advisory: true})
-	s.hooks.AddChecks(s.health, s.mode.checks())
+	s.hooks.AddChecks(s.health, s.background.checks)
 }
 
 // loopbackCertificate always passes. In kube-apiserver, the check fails when the certificate of the loopback client has

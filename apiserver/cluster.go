@@ -12,6 +12,7 @@ import (
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
+	"quorate.dev/apiserver/startup"
 )
 
 // cluster is the API server of a cluster.
@@ -30,37 +31,27 @@ type cluster struct {
 	peers *peers.Peers
 }
 
-func (s *cluster) serves(string) bool { return true }
-
 func (s *cluster) guard(next router.ResourceHandler) router.ResourceHandler { return next }
-
-func (s *cluster) known() []<-chan struct{} {
-	return []<-chan struct{}{s.custom.definitionsKnown(), s.apiServices.Known()}
-}
-
-func (s *cluster) checks() map[string]serving.Check {
-	return map[string]serving.Check{
-		hookAutoregistration: {Name: "autoregister-completion", StartUp: true, Run: s.apiServices.Completed},
-	}
-}
 
 // composeBackground composes the controllers of Services and APIServices, priority and fairness, and the proxies to
 // other replicas and to extension API servers.
-func (s *cluster) composeBackground() (d dispatch, err error) {
+func (s *cluster) composeBackground() (b background, err error) {
 	if s.services, err = s.composeServices(); err != nil {
-		return d, err
+		return b, err
 	}
 	if err = s.composePeers(); err != nil {
-		return d, err
+		return b, err
 	}
 	s.apiServices = s.composeAPIServices()
 	s.flows = s.composeFairness()
 	if s.aggregation, err = s.composeAggregation(); err != nil {
-		return d, err
+		return b, err
 	}
-	return dispatch{
+	completed := serving.Check{Name: "autoregister-completion", StartUp: true, Run: s.apiServices.Completed}
+	return background{
 		flows: s.flows, peers: s.peers, documents: s.aggregation.documents, forward: s.aggregation.forward,
-		delegate: s.aggregation.proxy.Route,
+		delegate: s.aggregation.proxy.Route, known: []startup.Signal{s.apiServices.Known()},
+		checks: map[string]serving.Check{hookAutoregistration: completed}, addresses: s.addresses(), hosts: s.hosts(),
 	}, nil
 }
 

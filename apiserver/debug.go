@@ -40,7 +40,7 @@ func (s *Server) debugRoutes(r *router.Router, listed index, constrained metrics
 	if !profiling {
 		return
 	}
-	fairnessRoutes(r, s.dispatch.flows)
+	fairnessRoutes(r, s.background.flows)
 	r.Handle("/debug/pprof", serving.Profiling())
 	r.HandlePrefix("/debug/pprof/", serving.Profiling())
 	r.Handle("/debug/flags", serving.DebugFlags())

@@ -29,7 +29,6 @@ import (
 	"quorate.dev/apiserver/host"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
-	"quorate.dev/apiserver/serving"
 	"quorate.dev/apiserver/startup"
 	"quorate.dev/apiserver/transfer"
 )
@@ -46,27 +45,15 @@ func (s *extension) definitions() ([]*resource.Definition, error) {
 	return builtin.CustomResourceDefinitions(s.clock), nil
 }
 
-func (s *extension) composeBackground() (dispatch, error) {
-	return dispatch{documents: remote.None{}}, nil
+func (s *extension) composeBackground() (background, error) {
+	return background{
+		documents: remote.None{}, hosts: ownHosts(s.config.Serving),
+		addresses: discovery.Addresses{Default: address(s.config.Serving)},
+	}, nil
 }
-
-func (s *extension) known() []<-chan struct{} { return []<-chan struct{}{s.custom.definitionsKnown()} }
 
 func (s *extension) guard(next router.ResourceHandler) router.ResourceHandler {
 	return transfer.Guard{ResourceHandler: next, Registry: s.registry}
-}
-
-func (s *extension) addresses() discovery.Addresses {
-	return discovery.Addresses{Default: address(s.config.Serving)}
-}
-
-func (s *extension) checks() map[string]serving.Check { return nil }
-
-func (s *extension) hosts() []string { return ownHosts(s.config.Serving) }
-
-// serves reports whether an API group is one of --extension-groups.
-func (s *extension) serves(group string) bool {
-	return slices.Contains(s.config.Extension.Groups, group)
 }
 
 // addRoutes removes the documents that the host serves instead. Upstream's extension servers do not serve /api,
@@ -194,7 +181,7 @@ func (s *extension) composeAdmission(chain *admission.Chain) error {
 	for _, plugin := range made {
 		switch {
 		case plugin.Rules != nil:
-			chain.Plugins = append(chain.Plugins, s.selectingPlugin(plugin, chosenRules{plugin.Rules, s.serves}))
+			chain.Plugins = append(chain.Plugins, s.selectingPlugin(plugin, chosenRules{plugin.Rules, s.config.Extension}))
 		case plugin.Upstream != nil:
 			chain.Plugins = append(chain.Plugins, s.upstreamPlugin(plugin))
 		default:
@@ -208,12 +195,12 @@ func (s *extension) composeAdmission(chain *admission.Chain) error {
 // chosenRules restricts the rules of the host's webhooks and policies to the groups that this server serves.
 type chosenRules struct {
 	admission.Rules
-	serves func(group string) bool
+	groups config.Extension
 }
 
 // MaySelect implements admission.Rules.
 func (r chosenRules) MaySelect(operation string, resource schema.GroupResource, subresource string) bool {
-	return r.serves(resource.Group) && r.Rules.MaySelect(operation, resource, subresource)
+	return r.groups.Serves(resource.Group) && r.Rules.MaySelect(operation, resource, subresource)
 }
 
 // hostNamespace reads a namespace of the host. Only NotFound is an error of the client; any other error is internal.

@@ -27,10 +27,8 @@ type mode interface {
 	composeAuth(context.Context) (*auth, error)
 	// definitions returns the built-in resources.
 	definitions() ([]*resource.Definition, error)
-	// serves reports whether the custom resources of a group are served.
-	serves(group string) bool
 	// composeBackground composes the controllers and proxies, on which admission may depend.
-	composeBackground() (dispatch, error)
+	composeBackground() (background, error)
 	composeAdmission(*admission.Chain) error
 	// webhookClients configures the clients of webhooks. A response may have at most maxResponse bytes.
 	webhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper
@@ -41,21 +39,14 @@ type mode interface {
 	guard(router.ResourceHandler) router.ResourceHandler
 	// addRoutes registers further paths, or replaces registered ones.
 	addRoutes(*router.Router)
-	addresses() discovery.Addresses
 	startUp() startup.Sequence
-	// known returns channels that are closed when all objects that define resources and existed at the start are known.
-	known() []<-chan struct{}
 	// synced returns an error until authorization and admission have observed all objects that existed at the start.
 	synced(context.Context) error
-	// checks returns further health checks by the name of the hook whose check they follow.
-	checks() map[string]serving.Check
-	// hosts returns the host names and addresses of the self-signed certificate.
-	hosts() []string
 }
 
-// dispatch has the parts of the request path that decide when requests are served, and pass requests on to other
-// servers. In an extension server it has documents only.
-type dispatch struct {
+// background has what the controllers and proxies of a replica contribute to the parts that both modes have in common.
+// An extension server has neither.
+type background struct {
 	// flows is nil if the limits of requests in flight apply.
 	flows *flowcontrol.Controller
 	// peers is nil if requests are not forwarded to other replicas.
@@ -67,4 +58,13 @@ type dispatch struct {
 	// delegate returns the handler of a path that an extension API server serves, or nil; it is nil in an extension
 	// server.
 	delegate func(ctx context.Context, path string) http.Handler
+	// known are reached when all objects, other than CustomResourceDefinitions, that define resources and existed at the
+	// start are known.
+	known []startup.Signal
+	// checks are further health checks by the name of the hook whose check they follow.
+	checks map[string]serving.Check
+	// addresses are the server addresses in the document /api.
+	addresses discovery.Addresses
+	// hosts are the host names and addresses of the self-signed certificate.
+	hosts []string
 }

@@ -22,8 +22,8 @@ import (
 // routes returns the router with all paths registered.
 func (s *Server) routes(resources *handlers.Handlers) (*router.Router, error) {
 	documents, err := discovery.New(discovery.Options{
-		Catalogs: s.catalog, Remote: s.dispatch.documents, Addresses: s.mode.addresses(),
-		ServerID: serverID(), Peers: s.dispatch.peers.Current, Registerer: s.metrics,
+		Catalogs: s.catalog, Remote: s.background.documents, Addresses: s.background.addresses,
+		ServerID: serverID(), Peers: s.background.peers.Current, Registerer: s.metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (s *Server) routes(resources *handlers.Handlers) (*router.Router, error) {
 	r.Handle("/openapi/v3", s.schemas)
 	r.HandlePrefix("/openapi/v3/", s.schemas)
 	s.mode.addRoutes(r)
-	listed := index{router: r, catalog: s.catalog, remote: s.dispatch.documents, health: s.health}
+	listed := index{router: r, catalog: s.catalog, remote: s.background.documents, health: s.health}
 	constrained, err := constraints(&s.config.Metrics)
 	if err != nil {
 		return nil, err

@@ -55,11 +55,11 @@ type Server struct {
 	clients
 	auth *auth
 	// auditor is nil if nothing is audited.
-	auditor  *audit.Auditor
-	catalogs *catalogs
-	dispatch dispatch
-	schemas  *openapi.Handler
-	custom   customResources
+	auditor    *audit.Auditor
+	catalogs   *catalogs
+	background background
+	schemas    *openapi.Handler
+	custom     customResources
 	listener
 	hooks *startup.Hooks
 }
@@ -205,9 +205,9 @@ func (s *Server) compose(ctx context.Context, chain *admission.Chain) (err error
 	if err != nil {
 		return err
 	}
-	s.catalogs = newCatalogs(builtIn, s.catalog, s.registry, s.mode.serves)
+	s.catalogs = newCatalogs(builtIn, s.catalog, s.registry, s.config.Extension)
 	s.requests = filters.NewMetrics(s.metrics, s.catalog)
-	if s.dispatch, err = s.mode.composeBackground(); err != nil {
+	if s.background, err = s.mode.composeBackground(); err != nil {
 		return err
 	}
 	if err := s.composeResources(chain); err != nil {
@@ -230,7 +230,7 @@ func (s *Server) composeServing() (err error) {
 	settings.HTTP2MaxStreams = s.config.HTTP2Streams()
 	s.serving, err = serving.New(serving.Options{
 		Config: settings, Handler: s.loopback.handler, Drain: s.drain, Health: s.health, Reload: s.auth.reload,
-		ClientAuthorities: s.auth.authorities, Hosts: s.mode.hosts(),
+		ClientAuthorities: s.auth.authorities, Hosts: s.background.hosts,
 		Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
 	})
 	return err
@@ -255,7 +255,7 @@ func (s *Server) composeRegistry(chain *admission.Chain) {
 // composeResources composes OpenAPI, admission and the controller of custom resources.
 func (s *Server) composeResources(chain *admission.Chain) (err error) {
 	s.schemas, err = openapi.New(openapi.Options{
-		Catalogs: s.catalog, Remote: s.dispatch.documents, Forward: s.dispatch.forward,
+		Catalogs: s.catalog, Remote: s.background.documents, Forward: s.background.forward,
 		Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("openapi"),
 	})
 	if err != nil {
@@ -285,12 +285,12 @@ func (s *Server) composeHandler() (http.Handler, error) {
 	}
 	options := filters.Options{
 		Clock: s.clock, Logger: s.logger, Metrics: s.requests,
-		Catalog: s.catalog, Drain: s.drain, Delegate: s.dispatch.delegate, Auditor: s.auditor,
+		Catalog: s.catalog, Drain: s.drain, Delegate: s.background.delegate, Auditor: s.auditor,
 		Tracing:       s.tracing.provider(),
 		Authenticator: s.auth.authenticator, FrontProxy: s.auth.proxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
-		Fairness:                    s.dispatch.flows,
+		Fairness:                    s.background.flows,
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,
 		MaxMutatingRequestsInFlight: s.config.Limits.MaxMutatingRequestsInFlight,
 		GoawayChance:                s.config.Serving.GoawayChance,
@@ -298,7 +298,7 @@ func (s *Server) composeHandler() (http.Handler, error) {
 		CORSAllowedOrigins:          origins,
 	}
 	s.memory.bound(&options)
-	return filters.Chain(options, s.dispatch.peers.Handler(routes)), nil
+	return filters.Chain(options, s.background.peers.Handler(routes)), nil
 }
 
 // releaseTimeout bounds the time in which hooks with leases release them. Without a quorum they cannot release them.

@@ -308,7 +308,7 @@ func (s *cluster) awaitDefinitionControllers(ctx context.Context, done func()) e
 
 // completeCatalog closes s.complete when all objects that define resources and existed at the start are known.
 func (s *Server) completeCatalog(ctx context.Context, _ func()) error {
-	for _, known := range s.mode.known() {
+	for _, known := range append(s.background.known, s.custom.definitionsKnown()) {
 		select {
 		case <-known:
 		case <-ctx.Done():

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,11 @@ type Extension struct {
 
 // Enabled reports whether the server is an extension server.
 func (e *Extension) Enabled() bool { return len(e.Groups) > 0 }
+
+// Serves reports whether the custom resources of a group are served. The API server of a cluster serves all groups.
+func (e *Extension) Serves(group string) bool {
+	return !e.Enabled() || slices.Contains(e.Groups, group)
+}
 
 // defaultExtension returns the defaults of upstream's DelegatingAuthorizationOptions.
 func defaultExtension() Extension {
