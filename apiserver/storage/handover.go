@@ -254,8 +254,8 @@ func (s *Store) isOutdated(o outcome) bool {
 // and that a later one may still have an effect.
 //
 // Invariants: all sends of one attempt depend on the same revision of the barrier. The first attempt uses a revision
-// from before the write was added to inFlight, and each repetition the revision of the barrier that RepeatLostWrites has
-// raised just before; an attempt that succeeds therefore shows that no earlier attempt will.
+// from before the write was added to inFlight, and each repetition the revision of the barrier that RepeatLostWrites
+// has raised just before; an attempt that succeeds therefore shows that no earlier attempt will.
 func (s *Store) run(
 	ctx context.Context, creation bool, send func(ctx context.Context, barrier int64) outcome,
 ) (o outcome, pending bool) {
@@ -280,8 +280,9 @@ func (s *Store) run(
 	return o, o.succeeded() && o.attempt < repeats
 }
 
-// decisive returns the outcome of a transaction whose first attempt was repeated: an attempt that has succeeded, or else
-// one whose outcome is uncertain, or else the last one. It waits for outcomes until one has succeeded.
+// decisive returns the outcome of a transaction whose first attempt was repeated: the outcome of an attempt that has
+// succeeded, or else an uncertain outcome, or else the outcome of the last attempt. It waits for outcomes until an
+// attempt has succeeded.
 func decisive(first outcome, repeated <-chan outcome, repeats int) outcome {
 	best := first
 	for n := 0; n < repeats && !best.succeeded(); n++ {
