@@ -309,7 +309,7 @@ func TestShutdownOrder(t *testing.T) {
 	stopped := make(chan error, 1)
 	prepare, prepared := make(chan struct{}), make(chan struct{})
 	go func() {
-		stopped <- s.Shutdown(context.Background(), nil, func(context.Context) { close(prepared); <-prepare })
+		stopped <- s.Shutdown(t.Context(), nil, func(context.Context) { close(prepared); <-prepare })
 	}()
 	<-prepared            // although the delay has not passed
 	for !c.HasWaiters() { // until Shutdown waits for the delay
@@ -379,7 +379,7 @@ func TestWatchesEndOverTheGracePeriod(t *testing.T) {
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		s.endWatches(context.Background(), all)
+		s.endWatches(t.Context(), all)
 	}()
 	var progress []int
 	for len(progress) < 5 {
