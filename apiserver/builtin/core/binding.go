@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -114,7 +115,8 @@ func merged(into, from map[string]string) map[string]string {
 
 // asConflict converts an error of assign to the conflict that clients of bindings expect.
 func asConflict(err error, name string) error {
-	if _, ok := err.(apierrors.APIStatus); ok {
+	var known apierrors.APIStatus
+	if errors.As(err, &known) {
 		return err
 	}
 	return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, name, err)
