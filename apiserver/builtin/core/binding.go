@@ -113,7 +113,8 @@ func merged(into, from map[string]string) map[string]string {
 	return into
 }
 
-// asConflict converts an error of assign to the conflict that clients of bindings expect.
+// asConflict converts an error of assign to the conflict that clients of bindings expect. It returns errors with an API
+// status unchanged.
 func asConflict(err error, name string) error {
 	var known apierrors.APIStatus
 	if errors.As(err, &known) {
