@@ -143,7 +143,7 @@ func (b *bubble) Txn(ctx context.Context) clientv3.Txn { return &bubbleTxn{b: b,
 
 type bubbleTxn struct {
 	b        *bubble
-	ctx      context.Context //nolint:containedctx // of the transaction
+	ctx      context.Context
 	cmps     []clientv3.Cmp
 	then, or []clientv3.Op
 }

@@ -401,7 +401,7 @@ func BenchmarkClientCertificate(b *testing.B) {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.TLS = &tls.ConnectionState{PeerCertificates: leaf}
 	for name, ctx := range map[string]context.Context{
-		"verified": ConnContext(context.Background(), nil), "every-time": context.Background(),
+		"verified": ConnContext(b.Context(), nil), "every-time": b.Context(),
 	} {
 		b.Run(name, func(b *testing.B) {
 			r := r.WithContext(ctx)

@@ -46,7 +46,7 @@ func TestModesInOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if decision, reason, err := a.Authorize(context.Background(), c.request); decision != c.decision ||
+		if decision, reason, err := a.Authorize(t.Context(), c.request); decision != c.decision ||
 			reason != c.reason || err != nil {
 			t.Errorf("%s: %v %q %v, want %v %q", c.modes, decision, reason, err, c.decision, c.reason)
 		}
@@ -78,7 +78,7 @@ func TestNoUserIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if decision, _, err := a.Authorize(context.Background(), &authorizer.AttributesRecord{}); err == nil ||
+	if decision, _, err := a.Authorize(t.Context(), &authorizer.AttributesRecord{}); err == nil ||
 		decision == authorizer.DecisionAllow {
 		t.Errorf("%v, %v", decision, err)
 	}

@@ -142,7 +142,7 @@ func TestStartEndsWithContext(t *testing.T) {
 	member := single(t)
 	if m, err := Start(ctx, member); !errors.Is(err, context.Canceled) {
 		if m != nil {
-			m.Stop(context.Background())
+			m.Stop(t.Context())
 		}
 		t.Errorf("got %v", err)
 	}

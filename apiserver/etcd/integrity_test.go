@@ -84,7 +84,7 @@ func TestFlippedBitInValue(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { m.Stop(context.Background()) })
+			t.Cleanup(func() { m.Stop(context.WithoutCancel(t.Context())) })
 			select {
 			case err = <-m.Err():
 			case <-time.After(60 * time.Second):

@@ -24,7 +24,7 @@ func start(t *testing.T, member config.Member, opts ...Option) *Member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { m.Stop(context.Background()) })
+	t.Cleanup(func() { m.Stop(context.WithoutCancel(t.Context())) })
 	return m
 }
 

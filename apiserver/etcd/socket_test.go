@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -81,7 +80,7 @@ func TestInsecureMemberIsRefused(t *testing.T) {
 	member := single(t)
 	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
 	if m, err := Start(t.Context(), member); err == nil {
-		m.Stop(context.Background())
+		m.Stop(t.Context())
 		t.Error("a member whose peers need no certificate started")
 	}
 }

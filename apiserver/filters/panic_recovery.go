@@ -29,7 +29,7 @@ func (f *panicRecovery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *panicRecovery) recovered(w http.ResponseWriter, r *http.Request, reason any) {
 	record := request.From(r.Context())
 	logger := record.Logger
-	if reason == http.ErrAbortHandler {
+	if reason == http.ErrAbortHandler { //nolint:errorlint // net/http compares the value too
 		f.metrics.aborted(record, r)
 		logger.Info("Timeout or abort while handling", "method", r.Method, "URI", r.RequestURI, "auditID", record.AuditID)
 		panic(reason)

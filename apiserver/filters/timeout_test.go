@@ -80,7 +80,7 @@ func TestTimeoutOfStubbornHandler(t *testing.T) {
 		}
 		expectTimeout(t, response, string(body))
 		close(release)
-		if err := <-wrote; err != http.ErrHandlerTimeout {
+		if err := <-wrote; !errors.Is(err, http.ErrHandlerTimeout) {
 			t.Errorf("late write: %v", err)
 		}
 		if rest, err := io.ReadAll(response.Body); err != nil || len(rest) > 0 {

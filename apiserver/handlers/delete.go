@@ -30,7 +30,7 @@ func (c *call) delete(ctx context.Context) error {
 	}
 	c.span.Event(eventDeleted)
 	code := http.StatusOK
-	//nolint:staticcheck // deprecated, but kube-apiserver still evaluates it
+	// kube-apiserver still evaluates the deprecated OrphanDependents.
 	if !result.Outcome.Deleted() && options.OrphanDependents != nil && !*options.OrphanDependents {
 		code = http.StatusAccepted
 	}

@@ -130,10 +130,9 @@ func TestWatchEventsDoNotWait(t *testing.T) {
 func configMaps(t testing.TB, store *storage.Store) (*registry.Registry, resource.Target) {
 	t.Helper()
 	caches := watchcache.New(store, watchcache.Options{Logger: testr.NewWithInterface(t, testr.Options{})})
-	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { _ = caches.Run(ctx); close(ended) }()
-	t.Cleanup(func() { cancel(); <-ended })
+	go func() { _ = caches.Run(t.Context()); close(ended) }()
+	t.Cleanup(func() { <-ended })
 	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
 	endpoint := &resource.Endpoint{Kind: kind}
 	version := &resource.Version{

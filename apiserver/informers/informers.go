@@ -96,7 +96,7 @@ func kinds() []kind {
 		networkingv1.SchemeGroupVersion.WithResource, admissionregistrationv1.SchemeGroupVersion.WithResource
 	return []kind{
 		{&corev1.ConfigMap{}, core("configmaps")},
-		{&corev1.Endpoints{}, core("endpoints")}, //nolint:staticcheck // still served
+		{&corev1.Endpoints{}, core("endpoints")}, // deprecated, but still served
 		{&corev1.LimitRange{}, core("limitranges")},
 		{&corev1.Namespace{}, core("namespaces")},
 		{&corev1.Node{}, core("nodes")},

@@ -88,8 +88,6 @@ func open(t *testing.T) (*world, clientinformers.SharedInformerFactory) {
 func openUnserved(t *testing.T) (*world, clientinformers.SharedInformerFactory) {
 	t.Helper()
 	etcd := etcdtest.Client(t)
-	ctx, stop := context.WithCancel(context.Background())
-	t.Cleanup(stop)
 	store := storage.New(etcd, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t)})
 	w := &world{etcd: etcd, publisher: &resource.CatalogHolder{}, unfollow: make(chan struct{}, 100)}
@@ -98,7 +96,9 @@ func openUnserved(t *testing.T) (*world, clientinformers.SharedInformerFactory) 
 		Clock: clock.RealClock{}, Logger: testr.New(t),
 	})
 	w.Client = client.New(client.Options{Registry: w.Registry, Clock: clock.RealClock{}, Logger: testr.New(t)})
-	go func() { _ = caches.Run(ctx) }()
+	ended := make(chan struct{})
+	go func() { _ = caches.Run(t.Context()); close(ended) }()
+	t.Cleanup(func() { <-ended })
 	return w, informers.New(informers.Options{Source: w, Catalog: w.publisher, Logger: testr.New(t)})
 }
 

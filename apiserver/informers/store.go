@@ -158,7 +158,7 @@ func (i *informer) index(name string) (*index, error) {
 	if found := i.indexes[name]; found != nil {
 		return found, nil
 	}
-	return nil, fmt.Errorf("Index with name %s does not exist", name) //nolint:staticcheck // client-go's words
+	return nil, fmt.Errorf("Index with name %s does not exist", name) // client-go's text
 }
 
 // GetIndexers implements cache.Indexer.

@@ -14,7 +14,7 @@ import (
 )
 
 // reference applies a JSON patch with the library. It reports false if the library panics.
-func reference(document, patch string) (after []byte, err error, ok bool) { //nolint:revive,staticcheck // the order of apply's results
+func reference(document, patch string) (after []byte, err error, ok bool) { //nolint:revive // the order of apply's results
 	defer func() {
 		if recover() != nil {
 			ok = false

@@ -79,7 +79,7 @@ func (a *application) apply(o operation) error {
 	case "copy":
 		return a.copy(o)
 	default:
-		return fmt.Errorf("Unexpected kind: %s", kind) //nolint:staticcheck // kube-apiserver's message
+		return fmt.Errorf("Unexpected kind: %s", kind) // kube-apiserver's message
 	}
 }
 
@@ -373,7 +373,8 @@ func (n *node) add(key string, value *node, w *work) error {
 func (n *node) remove(key string, w *work) error {
 	if n.kind == object {
 		if _, ok := n.members[key]; !ok {
-			return fmt.Errorf("Unable to remove nonexistent key: %s: %w", key, library.ErrMissing) //nolint:staticcheck // kube-apiserver's message
+			// kube-apiserver responds with this text.
+			return fmt.Errorf("Unable to remove nonexistent key: %s: %w", key, library.ErrMissing)
 		}
 		delete(n.members, key)
 		return nil
@@ -395,7 +396,8 @@ func (n *node) remove(key string, w *work) error {
 // index returns the index of an element, at most last. Negative indexes count from the end: -1 is last.
 func (n *node) index(index, last int) (int, error) {
 	if index > last || index < -last-1 {
-		return 0, fmt.Errorf("Unable to access invalid index: %d: %w", index, library.ErrInvalidIndex) //nolint:staticcheck // kube-apiserver's message
+		// kube-apiserver responds with this text.
+		return 0, fmt.Errorf("Unable to access invalid index: %d: %w", index, library.ErrInvalidIndex)
 	}
 	if index < 0 {
 		index += last + 1

@@ -122,7 +122,7 @@ func openConfigured(
 	store := storage.New(etcd, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t)})
 	watchcache.Register(prometheus.NewRegistry(), caches)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = caches.Run(ctx) })
 	stop := func() { cancel(); running.Wait() }

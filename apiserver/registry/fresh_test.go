@@ -160,7 +160,8 @@ func TestRequestsOverlapAnEnd(t *testing.T) {
 	}
 	expectGone := func(what string, err error) {
 		t.Helper()
-		if status, ok := err.(apierrors.APIStatus); !ok || status.Status().Code != http.StatusNotFound {
+		var status apierrors.APIStatus
+		if !errors.As(err, &status) || status.Status().Code != http.StatusNotFound {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -205,13 +205,13 @@ func assignHealthCheck(operation *portallocator.PortAllocationOperation, service
 	port := &service.Spec.HealthCheckNodePort
 	if *port != 0 {
 		if err := operation.Allocate(int(*port)); err != nil {
-			return fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %v", *port, err)
+			return fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", *port, err)
 		}
 		return nil
 	}
 	next, err := operation.AllocateNext()
 	if err != nil {
-		return fmt.Errorf("failed to allocate a HealthCheck NodePort %v: %v", next, err)
+		return fmt.Errorf("failed to allocate a HealthCheck NodePort %v: %w", next, err)
 	}
 	*port = int32(next)
 	return nil

@@ -41,7 +41,7 @@ func newAuthorityFile(t *testing.T, file, name string) (subject []byte) {
 func named(t *testing.T, address string, version uint16) (authorities [][]byte, asked bool) {
 	t.Helper()
 	conn, err := tls.Dial("tcp", address, &tls.Config{
-		InsecureSkipVerify: true, MinVersion: version, MaxVersion: version, //nolint:gosec // the test is about the client certificate
+		InsecureSkipVerify: true, MinVersion: version, MaxVersion: version,
 		GetClientCertificate: func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			authorities, asked = info.AcceptableCAs, true
 			return &tls.Certificate{}, nil
@@ -106,7 +106,7 @@ func TestSessionsResume(t *testing.T) {
 	o.ClientAuthorities = []*authentication.Authority{authority}
 	s := serve(t, o)
 	settings := &tls.Config{
-		InsecureSkipVerify: true, ClientSessionCache: tls.NewLRUClientSessionCache(1), //nolint:gosec // as above
+		InsecureSkipVerify: true, ClientSessionCache: tls.NewLRUClientSessionCache(1),
 		MaxVersion: tls.VersionTLS12, // in which the ticket is part of the handshake
 	}
 	for _, want := range []bool{false, true} {

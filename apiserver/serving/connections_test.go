@@ -26,7 +26,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	})
 	o.Drain.Requests.Enter()
 	s := serve(t, o)
-	conn, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the test is about the connection
+	conn, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,7 +119,7 @@ func writePair(t testing.TB, directory, version string, hosts ...string) {
 // shown returns the serial number of the certificate that the server shows for a name.
 func shown(t testing.TB, address, name string) string {
 	t.Helper()
-	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, ServerName: name}) //nolint:gosec // the test compares the certificate
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, ServerName: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestTLSSettings(t *testing.T) {
 	o := options(t)
 	o.Config.TLSMinVersion = "VersionTLS13"
 	s := serve(t, o)
-	_, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}) //nolint:gosec // must be rejected
+	_, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12})
 	if err == nil {
 		t.Error("TLS 1.2 was accepted")
 	}
@@ -309,7 +309,7 @@ func TestShutdownOrder(t *testing.T) {
 	stopped := make(chan error, 1)
 	prepare, prepared := make(chan struct{}), make(chan struct{})
 	go func() {
-		stopped <- s.Shutdown(context.Background(), nil, func(context.Context) { close(prepared); <-prepare })
+		stopped <- s.Shutdown(t.Context(), nil, func(context.Context) { close(prepared); <-prepare })
 	}()
 	<-prepared            // although the delay has not passed
 	for !c.HasWaiters() { // until Shutdown waits for the delay
@@ -379,7 +379,7 @@ func TestWatchesEndOverTheGracePeriod(t *testing.T) {
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		s.endWatches(context.Background(), all)
+		s.endWatches(t.Context(), all)
 	}()
 	var progress []int
 	for len(progress) < 5 {

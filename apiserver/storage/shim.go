@@ -94,7 +94,7 @@ func (w *WatchStream) awaitProgress(ctx context.Context, revision int64) error {
 	for {
 		select {
 		case <-w.received:
-			batch, err, received := w.take()
+			batch, received, err := w.take()
 			if received && (err != nil || len(batch.Events) == 0 && batch.Revision >= revision) {
 				return err
 			}

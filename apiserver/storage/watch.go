@@ -86,7 +86,7 @@ func (w *WatchStream) Close() { w.cancel() }
 // are lost; after ErrUnavailable a new stream can continue at the revision of the last batch.
 func (w *WatchStream) Next(ctx context.Context) (Batch, error) {
 	for {
-		if batch, err, ok := w.take(); ok {
+		if batch, ok, err := w.take(); ok {
 			return batch, err
 		}
 		select {
@@ -123,16 +123,16 @@ func (w *WatchStream) ended() error {
 	return w.err
 }
 
-// take returns everything received since the last call, or the terminal error, and false if there is neither.
-func (w *WatchStream) take() (Batch, error, bool) {
+// take returns everything received since the last call, or the terminal error. It reports false if there is neither.
+func (w *WatchStream) take() (Batch, bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pending.Revision > 0 {
 		batch := w.pending
 		w.pending = Batch{}
-		return batch, nil, true
+		return batch, true, nil
 	}
-	return Batch{}, w.err, w.err != nil
+	return Batch{}, w.err != nil, w.err
 }
 
 // receive adds the responses of etcd to pending until the watch ends. A slow caller of Next thus gets all pending

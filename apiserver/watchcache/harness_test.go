@@ -74,10 +74,9 @@ func (q quiet) Log(args ...any) {
 }
 
 func (w *world) run() {
-	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { w.caches.Run(ctx); close(ended) }()
-	w.Cleanup(func() { cancel(); <-ended })
+	go func() { w.caches.Run(w.Context()); close(ended) }()
+	w.Cleanup(func() { <-ended })
 }
 
 // follow makes the caches follow the store after a revision until stop is called, which returns the revision reached.

@@ -99,7 +99,8 @@ func (w *testAgent) run() {
 		Environment: []string{"NODE_TEST_CHILD=1", "GOCOVERDIR=" + w.TempDir()}, Table: w.table,
 		Spawner: spawner, Clock: clock.RealClock{}, Kubelet: w.kubelet, Logger: testr.New(w.T),
 	})
-	ctx, cancel := context.WithCancel(context.Background())
+	// w.Context() ends before cleanups run, and the agent must end before the API server.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Run(ctx) }()
 	w.stop = func() {
@@ -128,7 +129,7 @@ func (w *testAgent) await(what string, holds func() bool) {
 }
 
 func (w *testAgent) pod(name string) *corev1.Pod {
-	pod, err := w.client.CoreV1().Pods("default").Get(context.Background(), name, metav1.GetOptions{})
+	pod, err := w.client.CoreV1().Pods("default").Get(w.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		return &corev1.Pod{}
 	}

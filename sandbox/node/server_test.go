@@ -40,7 +40,8 @@ func startServer(t *testing.T) (kubernetes.Interface, Kubelet) {
 	config.QPS, config.WarningHandler = -1, rest.NoWarnings{}
 	args := slices.DeleteFunc(plane.Args(), func(arg string) bool { return strings.HasPrefix(arg, "--controllers=") })
 	args = append(args, "--controllers=serviceaccount") // pods need a service account; other controllers would interfere
-	ctx, cancel := context.WithCancel(context.Background())
+	// t.Context() ends before cleanups run, and the API server must end after the agent.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- apiserver.Run(ctx, args) }()
 	t.Cleanup(func() {

@@ -6,6 +6,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -145,7 +146,7 @@ func (l *NamespaceLifecycle) isStale(name string) bool {
 func terminating(a *admission.Attributes) error {
 	err := upstream.NewForbidden(a, fmt.Errorf(
 		"unable to create new content in namespace %s because it is being terminated", a.Namespace))
-	if refusal, ok := err.(*apierrors.StatusError); ok {
+	if refusal, ok := errors.AsType[*apierrors.StatusError](err); ok {
 		refusal.ErrStatus.Details.Causes = append(refusal.ErrStatus.Details.Causes, metav1.StatusCause{
 			Type:    corev1.NamespaceTerminatingCause,
 			Message: fmt.Sprintf("namespace %s is being terminated", a.Namespace),

@@ -35,7 +35,7 @@ func newClient(issuer apiserver.Issuer, lookup egressselector.Lookup) (*http.Cli
 	if pem := issuer.CertificateAuthority; pem != "" {
 		roots, err := certutil.NewPoolFromBytes([]byte(pem))
 		if err != nil {
-			return nil, fmt.Errorf("Failed to read the CA contents: %w", err) //nolint:staticcheck,revive // kube-apiserver's text
+			return nil, fmt.Errorf("Failed to read the CA contents: %w", err) // kube-apiserver's text
 		}
 		settings.RootCAs = roots
 	}

@@ -2,7 +2,6 @@ package serviceaccount_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -167,7 +166,7 @@ func TestLegacyTokenNeedsItsSecret(t *testing.T) {
 	generator := must[upstream.TokenGenerator](t)(upstream.JWTTokenGenerator(upstream.LegacyIssuer, s.key))
 	public, private := upstream.LegacyClaims(
 		v1.ServiceAccount{ObjectMeta: s.account.ObjectMeta}, v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "token"}})
-	token := must[string](t)(generator.GenerateToken(context.Background(), public, private))
+	token := must[string](t)(generator.GenerateToken(t.Context(), public, private))
 	if s.who(t, token) != nil {
 		t.Error("a token without its Secret is accepted")
 	}

@@ -1,7 +1,6 @@
 package rbac
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -210,7 +209,7 @@ func TestDecisionsMatchTheRulesHeld(t *testing.T) {
 				if a.ResourceRequest && a.Resource == "pods/log" && a.Subresource != "" {
 					continue // Covers takes a resource apart at its first slash
 				}
-				decision, reason, err := w.policy.Authorize(context.Background(), a)
+				decision, reason, err := w.policy.Authorize(t.Context(), a)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -242,7 +241,7 @@ func TestReasons(t *testing.T) {
 	}
 	expect := func(decision authorizer.Decision, reason string) {
 		t.Helper()
-		got, why, err := p.Authorize(context.Background(), request)
+		got, why, err := p.Authorize(t.Context(), request)
 		if got != decision || why != reason || err != nil {
 			t.Errorf("got %v %q %v, want %v %q", got, why, err, decision, reason)
 		}
@@ -287,7 +286,7 @@ func TestConcurrentUse(t *testing.T) {
 				} else {
 					p.SetClusterRoleBinding(name, nil)
 				}
-				if got, _, _ := p.Authorize(context.Background(), request); got != want {
+				if got, _, _ := p.Authorize(t.Context(), request); got != want {
 					t.Errorf("%s, change %d: %v, want %v", name, i, got, want)
 					return
 				}

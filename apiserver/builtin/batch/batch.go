@@ -41,7 +41,7 @@ const podsPreserved = "child pods are preserved by default when jobs are deleted
 
 // WarningsOnDelete implements resource.DeletionWarner.
 func (d jobDeletion) WarningsOnDelete(ctx context.Context, options *metav1.DeleteOptions) []string {
-	//nolint:staticcheck // OrphanDependents is still sent by old clients
+	// Old clients still send OrphanDependents.
 	if options.PropagationPolicy != nil || options.OrphanDependents != nil ||
 		d.DefaultGarbageCollectionPolicy(ctx) != rest.OrphanDependents {
 		return nil

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -112,9 +113,11 @@ func merged(into, from map[string]string) map[string]string {
 	return into
 }
 
-// asConflict converts an error of assign to the conflict that clients of bindings expect.
+// asConflict converts an error of assign to the conflict that clients of bindings expect. It returns errors with an API
+// status unchanged.
 func asConflict(err error, name string) error {
-	if _, ok := err.(apierrors.APIStatus); ok {
+	var known apierrors.APIStatus
+	if errors.As(err, &known) {
 		return err
 	}
 	return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, name, err)

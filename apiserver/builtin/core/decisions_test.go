@@ -1,6 +1,8 @@
 package core
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,6 +110,23 @@ func TestDeletionOfNamespaceSetsPropagationFinalizer(t *testing.T) {
 		if !slices.Equal(namespace.Finalizers, test.want) || !namespace.DeletionTimestamp.Time.Equal(now) ||
 			namespace.Status.Phase != api.NamespaceTerminating {
 			t.Errorf("%s: %+v", name, namespace)
+		}
+	}
+}
+
+// TestBindingKeepsStatus checks that only errors without an API status become conflicts, also if the status is wrapped.
+func TestBindingKeepsStatus(t *testing.T) {
+	missing := apierrors.NewNotFound(pods, "web")
+	for name, test := range map[string]struct {
+		err  error
+		want func(error) bool
+	}{
+		"status":         {missing, apierrors.IsNotFound},
+		"wrapped status": {fmt.Errorf("update pod: %w", missing), apierrors.IsNotFound},
+		"other error":    {errors.New("pod web is already assigned"), apierrors.IsConflict},
+	} {
+		if err := asConflict(test.err, "web"); !test.want(err) {
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }

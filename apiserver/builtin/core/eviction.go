@@ -113,7 +113,8 @@ func deleteOptions(eviction *policy.Eviction, request *metav1.CreateOptions) (*m
 	case len(options.DryRun) == 0:
 		options.DryRun = dryRun
 	case len(dryRun) != 0 && !reflect.DeepEqual(dryRun, options.DryRun):
-		return nil, fmt.Errorf("Non-matching dry-run options in request and content: %v and %v", dryRun, options.DryRun) //nolint:staticcheck // kube-apiserver's words
+		// kube-apiserver responds with this text.
+		return nil, fmt.Errorf("Non-matching dry-run options in request and content: %v and %v", dryRun, options.DryRun)
 	}
 	return options, nil
 }

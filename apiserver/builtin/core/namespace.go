@@ -34,7 +34,7 @@ func collectionFinalizers(finalizers []string, options *metav1.DeleteOptions) []
 	switch {
 	case options == nil:
 		return finalizers
-	case options.OrphanDependents != nil: //nolint:staticcheck // still sent by old clients
+	case options.OrphanDependents != nil: // old clients still send it
 		orphan, foreground = *options.OrphanDependents, !*options.OrphanDependents
 	case options.PropagationPolicy != nil:
 		orphan = *options.PropagationPolicy == metav1.DeletePropagationOrphan

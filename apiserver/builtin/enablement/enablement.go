@@ -190,7 +190,7 @@ func (a *APIs) set(key, value string, schemes []*runtime.Scheme) error {
 	on := true
 	if value != "" {
 		if on, err = strconv.ParseBool(value); err != nil {
-			return fmt.Errorf("invalid value of %s: %s, err: %v", key, value, err)
+			return fmt.Errorf("invalid value of %s: %s, err: %w", key, value, err)
 		}
 	}
 	if resource == "" {

@@ -1,7 +1,6 @@
 package podpaths
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -39,8 +38,9 @@ func secret(paths []string) core.Volume {
 	return core.Volume{Name: "secret", VolumeSource: core.VolumeSource{Secret: volume}}
 }
 
-func warnings(pod *core.Pod) []string {
-	return podutil.GetWarningsForPod(context.Background(), pod, nil)
+func warnings(t testing.TB, pod *core.Pod) []string {
+	t.Helper()
+	return podutil.GetWarningsForPod(t.Context(), pod, nil)
 }
 
 // TestConcurrentReaders needs the race detector: Bounded does not write to an object that others read.
@@ -69,7 +69,7 @@ func TestWarningsStay(t *testing.T) {
 	if len(pod.Spec.Volumes[1].Secret.Items) != len(paths) || len(pod.Spec.Volumes[0].Projected.Sources) != len(paths)+1 {
 		t.Error("the pod has changed")
 	}
-	want, got := warnings(pod), warnings(bounded)
+	want, got := warnings(t, pod), warnings(t, bounded)
 	if len(want) != 8 || !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -1,7 +1,6 @@
 package rbac_test
 
 import (
-	"context"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -84,7 +83,7 @@ func TestGuard(t *testing.T) {
 		"binding to a role that is not there": {user: "reader", object: binding("missing"), refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx := request.WithUser(context.Background(), &user.DefaultInfo{Name: test.user, Groups: test.groups})
+			ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: test.user, Groups: test.groups})
 			ctx = request.WithRequestInfo(ctx, &request.RequestInfo{
 				IsResourceRequest: true, APIGroup: api.GroupName, APIVersion: "v1", Resource: "clusterroles",
 			})

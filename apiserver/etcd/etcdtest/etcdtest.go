@@ -57,7 +57,11 @@ func Start(t testing.TB, flags config.Member) *etcd.Member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { member.Stop(context.Background()) })
+	t.Cleanup(func() {
+		if err := member.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
 	<-member.Ready()
 	return member
 }

@@ -2,6 +2,7 @@ package change_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -248,8 +249,8 @@ func TestReplacementAndEdit(t *testing.T) {
 		t.Error("managers are compared wrongly")
 	}
 	_, err = change.Edit(func(runtime.Object) error { return context.Canceled }).Apply(ctx, target, result)
-	if editError, ok := err.(*change.EditError); !ok || editError.Unwrap() != context.Canceled ||
-		editError.Error() != context.Canceled.Error() { //nolint:errorlint // the type itself
+	editError, ok := errors.AsType[*change.EditError](err)
+	if !ok || !errors.Is(editError, context.Canceled) || err.Error() != context.Canceled.Error() {
 		t.Errorf("got the error %v", err)
 	}
 }

@@ -1,7 +1,6 @@
 package selection
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -47,8 +46,9 @@ func FuzzSelection(f *testing.F) {
 		},
 	}
 	match := resource.Match{Definition: definition, Version: definition.Versions[0]}
+	ctx := f.Context() // the fuzz target must not use f
 	extract := watchcache.Extract{Labels: codec.Labels, Fields: func(stored []byte) (fields.Set, error) {
-		internal, err := scheme.Load(context.Background(), stored)
+		internal, err := scheme.Load(ctx, stored)
 		if err != nil {
 			return nil, err
 		}

@@ -50,9 +50,9 @@ func propagation(
 	switch {
 	case byDefault == rest.Unsupported:
 		return metav1.DeletePropagationBackground
-	case options.OrphanDependents != nil && *options.OrphanDependents: //nolint:staticcheck // still sent by old clients
+	case options.OrphanDependents != nil && *options.OrphanDependents: // old clients still send it
 		return metav1.DeletePropagationOrphan
-	case options.OrphanDependents != nil: //nolint:staticcheck // still sent by old clients
+	case options.OrphanDependents != nil:
 		return metav1.DeletePropagationBackground
 	case options.PropagationPolicy != nil:
 		return *options.PropagationPolicy
