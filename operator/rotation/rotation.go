@@ -78,13 +78,13 @@ type Observation struct {
 type Replica struct {
 	Name    string
 	Created time.Time
-	// Unreachable is why the credentials that the replica uses are unknown, or "". Plan does not restart such a
-	// replica, because the cause may be the network between the operator and the replica.
+	// Unreachable is why the credentials that the replica uses are unknown, or "". Plan does not restart such a replica,
+	// because the cause may be the network between the operator and the replica.
 	Unreachable string
 	// Missing describes the reloadable credentials of the stage that the replica does not use yet.
 	Missing []string
-	// Static describes the credentials that the replica reads only when it starts, and that it has read before the
-	// stage was entered.
+	// Static describes the credentials that the replica reads only when it starts, and that it has read before the stage
+	// was entered.
 	Static []string
 }
 
@@ -156,11 +156,11 @@ func (o Observation) restarts() []string {
 		if replica.Unreachable != "" {
 			continue
 		}
-		began := o.Since
-		if replica.Created.After(began) {
-			began = replica.Created
+		start := o.Since
+		if replica.Created.After(start) {
+			start = replica.Created
 		}
-		late := o.Now.Sub(began) >= LoadTimeout
+		late := o.Now.Sub(start) >= LoadTimeout
 		if len(replica.Static) > 0 && len(replica.Missing) == 0 || late && len(replica.Missing)+len(replica.Static) > 0 {
 			names = append(names, replica.Name)
 		}

@@ -250,7 +250,7 @@ func apiServiceStatus(service *apiregistrationv1.APIService) v1alpha1.APIService
 func readCABundle(
 	ctx context.Context, reader client.Reader, namespace string, source *v1alpha1.CABundleSource,
 ) ([]byte, error) {
-	key, what := source.Key, ""
+	key, object := source.Key, ""
 	if key == "" {
 		key = desired.AuthorityKey
 	}
@@ -258,26 +258,26 @@ func readCABundle(
 	var err error
 	if ref := source.SecretRef; ref != nil {
 		secret := &corev1.Secret{}
-		what = "secret " + ref.Name
+		object = "secret " + ref.Name
 		err = reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, secret)
 		data = secret.Data[key]
 	} else {
 		config := &corev1.ConfigMap{}
-		what = "configmap " + source.ConfigMapRef.Name
+		object = "configmap " + source.ConfigMapRef.Name
 		err = reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: source.ConfigMapRef.Name}, config)
 		data = []byte(config.Data[key])
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("%s does not exist", what)
+		return nil, fmt.Errorf("%s does not exist", object)
 	case err != nil:
-		return nil, fmt.Errorf("read %s: %w", what, err)
+		return nil, fmt.Errorf("read %s: %w", object, err)
 	case len(data) == 0:
-		return nil, fmt.Errorf("%s has no key %s", what, key)
+		return nil, fmt.Errorf("%s has no key %s", object, key)
 	}
 	certificates, err := cert.ParseCertsPEM(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s, key %s, has no valid certificates: %w", what, key, err)
+		return nil, fmt.Errorf("%s, key %s, has no valid certificates: %w", object, key, err)
 	}
 	return cert.EncodeCertificates(certificates...)
 }
@@ -310,14 +310,14 @@ func (g *registrar) write(ctx context.Context, objects desired.Registration) err
 // ensureAPIService creates or updates an APIService, and copies the stored status into wanted.
 func (g *registrar) ensureAPIService(ctx context.Context, wanted *apiregistrationv1.APIService) error {
 	current := &apiregistrationv1.APIService{}
-	did, err := g.Ensure(ctx, wanted, current, func() { current.Spec = wanted.Spec })
+	change, err := g.Ensure(ctx, wanted, current, func() { current.Spec = wanted.Spec })
 	if err != nil {
 		return err
 	}
-	if text, changed := registrationEvents[did]; changed {
+	if text, changed := registrationEvents[change]; changed {
 		g.objects.Event(g.cluster, owned.Event{Reason: text[0], Action: registerAction, Message: text[1] + wanted.Name})
 	}
-	if did != owned.Created {
+	if change != owned.Created {
 		wanted.Status = current.Status
 	}
 	return nil

@@ -77,7 +77,7 @@ func (s Steps) Plan(ctx context.Context, in Input) (result Result, err error) {
 			return result, err
 		}
 	}
-	return result, result.Follow(ctx, s.Objects, cluster, stages.Encryption, o, d)
+	return result, result.Apply(ctx, s.Objects, cluster, stages.Encryption, o, d)
 }
 
 // observe adds the configuration that each replica uses to an observation. As long as a replica has no pod, the

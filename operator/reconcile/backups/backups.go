@@ -196,7 +196,7 @@ func stateOf(pod *corev1.Pod) backup.PodState {
 	case pod.Status.Phase == corev1.PodSucceeded:
 		return backup.PodSucceeded
 	case pod.DeletionTimestamp != nil:
-		return backup.PodLeaving
+		return backup.PodTerminating
 	case pod.Status.Phase == corev1.PodFailed:
 		return backup.PodFailed
 	case pod.Status.Phase != corev1.PodRunning:
@@ -218,29 +218,29 @@ var userReasons = []string{v1alpha1.ReasonPodNotStarting, v1alpha1.ReasonObjectM
 
 // wait records in the status why a backup waits. It also records an event, once, if only the user can end the wait.
 func (r *Reconciler) wait(ctx context.Context, b *v1alpha1.ApiServerBackup, a backup.Attempt, reason string) error {
-	base, why := b.DeepCopy(), v1alpha1.ReasonWaiting
+	base, conditionReason := b.DeepCopy(), v1alpha1.ReasonWaiting
 	switch {
 	case a.Pod == backup.PodStarting && reason != "":
-		why = v1alpha1.ReasonPodNotStarting
+		conditionReason = v1alpha1.ReasonPodNotStarting
 	case a.Missing != "":
-		why = a.MissingReason
+		conditionReason = a.MissingReason
 	case b.Status.Attempts > 0 && a.Pod != backup.PodMissing:
-		why, reason = v1alpha1.ReasonRunning, attemptMessage(b)
+		conditionReason, reason = v1alpha1.ReasonRunning, attemptMessage(b)
 	}
 	if b.Status.Attempts == 0 {
 		b.Status.Phase = v1alpha1.BackupPending
 	}
 	if old := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.BackupComplete); reason == "" ||
-		why == v1alpha1.ReasonRunning && (old == nil || old.Reason == v1alpha1.ReasonRunning) {
+		conditionReason == v1alpha1.ReasonRunning && (old == nil || old.Reason == v1alpha1.ReasonRunning) {
 		return r.patchStatus(ctx, base, b) // start has set the condition
 	}
-	setComplete(b, metav1.ConditionUnknown, why, reason, r.Clock.Now())
+	setComplete(b, metav1.ConditionUnknown, conditionReason, reason, r.Clock.Now())
 	if err := r.patchStatus(ctx, base, b); err != nil {
 		return err
 	}
 	old := meta.FindStatusCondition(base.Status.Conditions, v1alpha1.BackupComplete)
-	if slices.Contains(userReasons, why) && (old == nil || old.Reason != why) {
-		r.event(b, corev1.EventTypeWarning, why, reason)
+	if slices.Contains(userReasons, conditionReason) && (old == nil || old.Reason != conditionReason) {
+		r.event(b, corev1.EventTypeWarning, conditionReason, reason)
 	}
 	return nil
 }
@@ -437,8 +437,8 @@ func Message(pod *corev1.Pod) string {
 func Ended(pod *corev1.Pod) time.Time {
 	at := pod.CreationTimestamp.Time
 	for _, status := range pod.Status.ContainerStatuses {
-		if ended := status.State.Terminated; ended != nil && ended.FinishedAt.After(at) {
-			at = ended.FinishedAt.Time
+		if terminated := status.State.Terminated; terminated != nil && terminated.FinishedAt.After(at) {
+			at = terminated.FinishedAt.Time
 		}
 	}
 	return at

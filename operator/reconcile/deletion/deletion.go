@@ -103,12 +103,12 @@ func (s Steps) recordAcknowledged(cluster *v1alpha1.ApiServerCluster) {
 	all := s.Etcd.Acknowledged(client.ObjectKeyFromObject(cluster).String())
 	for i := range cluster.Status.Members {
 		m := &cluster.Status.Members[i]
-		known, found := all[observed.ParseMemberID(m.ID)]
-		if !found || known.Index == 0 || m.Acknowledged != nil && m.Acknowledged.Index >= int64(known.Index) {
+		newest, found := all[observed.ParseMemberID(m.ID)]
+		if !found || newest.Index == 0 || m.Acknowledged != nil && m.Acknowledged.Index >= int64(newest.Index) {
 			continue
 		}
 		m.Acknowledged = &v1alpha1.Acknowledged{
-			Revision: known.Revision, Index: int64(known.Index), Term: int64(known.Term), Time: metav1.NewTime(known.Time),
+			Revision: newest.Revision, Index: int64(newest.Index), Term: int64(newest.Term), Time: metav1.NewTime(newest.Time),
 		}
 	}
 }
@@ -137,28 +137,29 @@ func finalBackupWait(cluster *v1alpha1.ApiServerCluster, b *v1alpha1.ApiServerBa
 	switch {
 	case b.Spec.ClusterName != cluster.Name:
 		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupBlocked,
-			Message: "ApiServerBackup " + b.Name + " of another cluster has the name of the final backup; delete it" + giveUp}
+			Message: "ApiServerBackup " + b.Name + " of another cluster has the name of the final backup; delete it" +
+				withoutBackupHint}
 	case b.DeletionTimestamp != nil:
 		return &status.Wait{Reason: v1alpha1.ReasonWaitingForFinalBackup,
 			Message: "Waiting until the former ApiServerBackup " + b.Name + " is deleted"}
 	case b.CreationTimestamp.Before(cluster.DeletionTimestamp):
 		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupBlocked,
 			Message: "ApiServerBackup " + b.Name +
-				" is older than the request to delete the cluster; delete it to take the final backup" + giveUp}
+				" is older than the request to delete the cluster; delete it to take the final backup" + withoutBackupHint}
 	case b.Status.Phase == v1alpha1.BackupCompleted:
 		return nil
 	case b.Status.Phase == v1alpha1.BackupFailed:
 		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupFailed,
 			Message: "Nothing is deleted, because the final backup failed; delete ApiServerBackup " + b.Name +
-				" to take another one" + giveUp + reason}
+				" to take another one" + withoutBackupHint + reason}
 	}
 	return &status.Wait{
 		Reason: v1alpha1.ReasonWaitingForFinalBackup, Message: "Waiting for final backup " + b.Name + reason,
 	}
 }
 
-// giveUp ends messages about a final backup that cannot be completed.
-const giveUp = ", or remove spec.deletion.finalBackup to delete the cluster without a backup"
+// withoutBackupHint ends messages about a final backup that cannot be completed.
+const withoutBackupHint = ", or remove spec.deletion.finalBackup to delete the cluster without a backup"
 
 // takeFinalBackup creates the final backup if the cluster has data and can be backed up now. A namespace that is being
 // deleted accepts neither backups nor pods, and its volumes are deleted whatever the operator does.
@@ -190,14 +191,14 @@ func (s Steps) takeFinalBackup(
 			s.finalBackupSkipped(cluster, "No final backup can be taken, because the namespace is being deleted")
 			return nil, nil
 		}
-		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupBlocked, Message: problem + giveUp}, nil
+		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupBlocked, Message: problem + withoutBackupHint}, nil
 	}
 	switch err = s.Objects.Client.Create(ctx, b); {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		s.finalBackupSkipped(cluster, "No final backup can be taken, because the namespace is being deleted")
 		return nil, nil
 	case apierrors.IsInvalid(err):
-		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupBlocked, Message: err.Error() + giveUp}, nil
+		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupBlocked, Message: err.Error() + withoutBackupHint}, nil
 	case client.IgnoreAlreadyExists(err) != nil:
 		return nil, fmt.Errorf("create backup %s: %w", name, err)
 	case err == nil && b.CreationTimestamp.Before(cluster.DeletionTimestamp):

@@ -45,7 +45,7 @@ func (s Steps) Remove(ctx context.Context, cluster *v1alpha1.ApiServerCluster) (
 	if err := s.startDeletion(ctx, cluster); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if err := retention.Return(ctx, s.Objects, cluster, s.Clock.Now()); err != nil {
+	if err := retention.RevertAdoption(ctx, s.Objects, cluster, s.Clock.Now()); err != nil {
 		return ctrl.Result{}, err
 	}
 	if err := retention.Retain(ctx, s.Objects, cluster); err != nil {

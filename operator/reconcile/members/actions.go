@@ -155,7 +155,7 @@ func (x *executor) takeActions(ctx context.Context) error {
 		if age := x.age(); age > ActionDeadline || age < 0 {
 			return fmt.Errorf("%s %s: %w: it is %s old", a.Kind, a.Name, owned.ErrStale, age)
 		}
-		if err := x.act(ctx, a); err != nil {
+		if err := x.execute(ctx, a); err != nil {
 			return x.actionFailed(ctx, a, err)
 		}
 		x.reportAction(ctx, a)
@@ -256,7 +256,7 @@ var eventReasons = map[membership.Kind]string{
 // for long enough, a learner has not caught up, or the leader has just changed.
 var errRejected = errors.New("rejected by etcd")
 
-func (x *executor) act(ctx context.Context, a membership.Action) error {
+func (x *executor) execute(ctx context.Context, a membership.Action) error {
 	switch a.Kind {
 	case membership.Bootstrap, membership.Bootstrapped, membership.StartJoin, membership.FinishJoin:
 		return x.writeIntent(ctx, a)

@@ -54,7 +54,7 @@ func observation(
 		})
 	}
 	for i := range s.Released {
-		o.Taken = append(o.Taken, s.Released[i].Name)
+		o.ReleasedNames = append(o.ReleasedNames, s.Released[i].Name)
 	}
 	return o
 }

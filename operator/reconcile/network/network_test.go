@@ -147,7 +147,7 @@ func TestFailedRequests(t *testing.T) {
 	}
 	ownedtest.FailEach(t, func(t *testing.T) *ownedtest.Host { return ownedtest.NewHost(t) }, step(ownedtest.NewCluster()))
 	one := int32(1)
-	less := ownedtest.NewCluster(func(c *v1alpha1.ApiServerCluster) {
+	reduced := ownedtest.NewCluster(func(c *v1alpha1.ApiServerCluster) {
 		c.Spec.Replicas, c.Spec.NetworkPolicies = &one, v1alpha1.NetworkPoliciesDisabled
 	})
 	ownedtest.FailEach(t, func(t *testing.T) *ownedtest.Host {
@@ -155,5 +155,5 @@ func TestFailedRequests(t *testing.T) {
 		h.Must(step(ownedtest.NewCluster())(h))
 		ownedtest.Change(h, "demo-members", &corev1.Service{}, func(s *corev1.Service) { s.Spec.ClusterIP = "10.0.0.7" })
 		return h
-	}, step(less))
+	}, step(reduced))
 }

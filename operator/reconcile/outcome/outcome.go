@@ -25,14 +25,14 @@ import (
 // Outcome collects the results of the steps of one reconciliation: the input of the status, and the time of the next
 // reconciliation. Steps do not read an Outcome.
 type Outcome struct {
-	Cluster  *v1alpha1.ApiServerCluster
-	Input    status.Input // its State is the last one that was read; nil: none could be read
-	Entered  bool         // intent was stored, which the next reconciliation acts on
-	Restored bool         // a backup was just restored, whose keys the next reconciliation uses
-	Rotating bool         // a rotation waits for a replica, a kubeconfig or a companion
-	Updated  *int         // number of pods that were created from the present spec; nil: unknown
-	next     time.Time    // when the next thing becomes due; zero: nothing is known to
-	stale    bool         // a step has failed because of a conflict or an outdated observation
+	Cluster      *v1alpha1.ApiServerCluster
+	Input        status.Input // its State is the last one that was read; nil: none could be read
+	IntentStored bool         // intent was stored, which the next reconciliation acts on
+	Restored     bool         // a backup was just restored, whose keys the next reconciliation uses
+	Rotating     bool         // a rotation waits for a replica, a kubeconfig or a companion
+	Updated      *int         // number of pods that were created from the present spec; nil: unknown
+	next         time.Time    // when the next thing becomes due; zero: nothing is known to
+	stale        bool         // a step has failed because of a conflict or an outdated observation
 }
 
 // New returns the outcome of a reconciliation that begins now. deletion is why the deletion of the cluster waits, or
@@ -76,10 +76,10 @@ func (o *Outcome) Lost(err error) {
 	}
 }
 
-// Follow records decisions about rotations.
-func (o *Outcome) Follow(result stages.Result) {
+// AddRotations records decisions about rotations.
+func (o *Outcome) AddRotations(result stages.Result) {
 	o.Input.Rotations = append(o.Input.Rotations, result.Rotations...)
-	o.Entered, o.Rotating = o.Entered || result.Entered, o.Rotating || result.Waiting
+	o.IntentStored, o.Rotating = o.IntentStored || result.Entered, o.Rotating || result.Waiting
 	o.RequeueAt(result.Due...)
 }
 

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// ResyncInterval is the requeue interval of a cluster without changes. It bounds the age of the database sizes in
-	// the status, and the time until an unhealthy member or a certificate that is due is found. quietInterval is the
-	// interval if Quiet returns true: all objects that such a cluster depends on are watched.
+	// ResyncInterval is the requeue interval of a cluster without changes. It bounds the age of the database sizes in the
+	// status, and the time until an unhealthy member or a certificate that is due is found. quietInterval is the interval
+	// if Quiet returns true: all objects that such a cluster depends on are watched.
 	ResyncInterval = 30 * time.Second
 	quietInterval  = 5 * time.Minute
 	// ShortWait is the requeue interval of a cluster that waits for a change, until it has waited for shortWaitPeriod.
@@ -42,7 +42,7 @@ func (o *Outcome) Quiet() bool {
 	if o.Cluster.IsExtension() || len(o.Cluster.Spec.Aggregation.APIServices) > 0 {
 		return false
 	}
-	return len(o.Input.Errors) == 0 && !o.stale && !o.Entered && len(o.Input.Rotations) == 0 &&
+	return len(o.Input.Errors) == 0 && !o.stale && !o.IntentStored && len(o.Input.Rotations) == 0 &&
 		meta.IsStatusConditionTrue(conditions, v1alpha1.Available) &&
 		meta.IsStatusConditionFalse(conditions, v1alpha1.Degraded) &&
 		meta.IsStatusConditionFalse(conditions, v1alpha1.Progressing) &&
@@ -60,8 +60,8 @@ func (o *Outcome) electing() bool {
 	lost := slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool {
 		return m.UnhealthySince != nil && o.Input.Now.Sub(m.UnhealthySince.Time) < shortWaitPeriod
 	})
-	known := slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool { return m.Role == "leader" })
-	return lost || len(members) > 0 && !known && !o.Cluster.Hibernated()
+	hasLeader := slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool { return m.Role == "leader" })
+	return lost || len(members) > 0 && !hasLeader && !o.Cluster.Hibernated()
 }
 
 // disarming reports whether members may soon disarm the alarm NOSPACE, because a member was defragmented recently.
@@ -83,7 +83,7 @@ func (o *Outcome) Result(retries *limited.Retries, clock clock.PassiveClock) (ct
 	}
 	retries.Forget(name)
 	switch a := o.Input.Action; {
-	case o.Entered, o.Restored:
+	case o.IntentStored, o.Restored:
 		return ctrl.Result{RequeueAfter: immediately}, nil
 	case o.Input.Rejected == nil && a.Kind != membership.Wait && a.Kind != "":
 		return ctrl.Result{RequeueAfter: immediately}, nil

@@ -57,10 +57,10 @@ func Adopt(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServ
 			return err
 		}
 	}
-	for _, one := range append(secrets, secret) {
-		after := one.DeepCopy()
+	for _, current := range append(secrets, secret) {
+		after := current.DeepCopy()
 		desired.Adopt(cluster, after)
-		if err := objects.Update(ctx, one, after); err != nil {
+		if err := objects.Update(ctx, current, after); err != nil {
 			return err
 		}
 	}
@@ -107,16 +107,16 @@ func recordAdoption(
 func restoreAdoption(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, missing error, now time.Time,
 ) error {
-	own, err := ownClaims(ctx, objects, cluster)
+	claims, err := ownClaims(ctx, objects, cluster)
 	if err != nil {
 		return err
 	}
-	if len(own) == 0 {
+	if len(claims) == 0 {
 		return missing
 	}
-	left := client.MatchingLabels{desired.RetainedLabel: cluster.Spec.Adopt.ClusterUID}
+	retained := client.MatchingLabels{desired.RetainedLabel: cluster.Spec.Adopt.ClusterUID}
 	for _, list := range []client.ObjectList{&corev1.PersistentVolumeClaimList{}, &corev1.SecretList{}} {
-		if err := objects.Reader.List(ctx, list, client.InNamespace(cluster.Namespace), left); err != nil {
+		if err := objects.Reader.List(ctx, list, client.InNamespace(cluster.Namespace), retained); err != nil {
 			return fmt.Errorf("list retained objects: %w", err)
 		}
 		if meta.LenList(list) > 0 {

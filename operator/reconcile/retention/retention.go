@@ -91,7 +91,7 @@ func labeledClaims(
 // ownSecrets returns the Secrets of keys of a cluster that exist, also those that are marked as retained.
 func ownSecrets(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster,
-) (own []*corev1.Secret, err error) {
+) (secrets []*corev1.Secret, err error) {
 	for _, name := range desired.KeySecrets(cluster) {
 		secret := &corev1.Secret{}
 		err := objects.Reader.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, secret)
@@ -100,10 +100,10 @@ func ownSecrets(
 		case err != nil:
 			return nil, fmt.Errorf("read Secret %s: %w", name, err)
 		case desired.Owns(cluster, secret) && secret.DeletionTimestamp == nil:
-			own = append(own, secret)
+			secrets = append(secrets, secret)
 		}
 	}
-	return own, nil
+	return secrets, nil
 }
 
 // Retain marks the durable objects of a cluster that retains its data, before any object is deleted. The record is
@@ -220,8 +220,8 @@ func RetainClaim(
 }
 
 // retainLostWrites removes claims that have, or may have, the only copy of acknowledged writes from a cluster that is
-// being deleted. A claim that is marked is still part of the cluster while the pod of its former member
-// exists, which a dead node delays for ever.
+// being deleted. A claim that is marked is still part of the cluster while the pod of its former member exists, which a
+// dead node delays for ever.
 func retainLostWrites(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster) error {
 	state, err := observed.Read(ctx, objects.Reader, cluster, "")
 	if err != nil {

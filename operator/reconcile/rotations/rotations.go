@@ -55,12 +55,12 @@ func Plan(ctx context.Context, objects owned.Objects, in PlanInput) (result stag
 	if err := in.observe(ctx, objects.Reader, &authorities, &keys); err != nil {
 		return result, err
 	}
-	if err := result.Follow(
+	if err := result.Apply(
 		ctx, objects, cluster, stages.Authorities, authorities, rotation.Plan(authorities),
 	); err != nil {
 		return result, err
 	}
-	return result, result.Follow(ctx, objects, cluster, stages.ServiceAccountKeys, keys, rotation.Plan(keys))
+	return result, result.Apply(ctx, objects, cluster, stages.ServiceAccountKeys, keys, rotation.Plan(keys))
 }
 
 // authorityRotation returns the observation for the rotation of the authorities, without what observe adds, and when it

@@ -1,6 +1,6 @@
 // Package stages stores the stages of rotations in the status of a cluster. Package rotation defines the stages and
-// decides when they are entered. Packages rotations and atrest observe, and packages certificates and atrest
-// change the Secrets.
+// decides when they are entered. Packages rotations and atrest observe, and packages certificates and atrest change the
+// Secrets.
 package stages
 
 import (
@@ -135,8 +135,8 @@ type Result struct {
 	Due       []time.Time       // when something becomes due
 }
 
-// Follow enters the stage of a decision if it differs from the observed one, and adds the decision to the result.
-func (r *Result) Follow(
+// Apply enters the stage of a decision if it differs from the observed one, and adds the decision to the result.
+func (r *Result) Apply(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, kind Kind,
 	o rotation.Observation, d rotation.Decision,
 ) error {

@@ -61,16 +61,16 @@ func Hold(ctx context.Context, objects owned.Objects, in Input) (result Result, 
 	return result, err
 }
 
-// keepHeld returns why pods keep the former image while etcd has no quorum. Without a quorum no backup can be
-// taken and no etcd version is known, so a backup that has been recorded stays required.
+// keepHeld returns why pods keep the former image while etcd has no quorum. Without a quorum no backup can be taken and
+// no etcd version is known, so a backup that has been recorded stays required.
 func (u *upgrader) keepHeld(ctx context.Context) (string, error) {
 	recorded := u.cluster.Status.Upgrade
 	if recorded == nil || recorded.Image != u.State.Image {
 		return "", nil
 	}
 	state, message, err := u.backup(ctx)
-	known := backup.Upgrade{Policy: policyOf(u.cluster), Former: []string{""}, Destination: true, Backup: state}
-	if err != nil || backup.BeforeUpgrade(known) == backup.Proceed {
+	change := backup.Upgrade{Policy: policyOf(u.cluster), Former: []string{""}, Destination: true, Backup: state}
+	if err != nil || backup.BeforeUpgrade(change) == backup.Proceed {
 		return "", err
 	}
 	return message, nil
@@ -78,8 +78,8 @@ func (u *upgrader) keepHeld(ctx context.Context) (string, error) {
 
 // awaitBackup takes a backup if a backup is required. It returns the reason for which the upgrade waits, or "".
 func (u *upgrader) awaitBackup(ctx context.Context) (string, error) {
-	known := u.versions()
-	if u.cluster.ExternalEtcd() || len(known.Former) == 0 {
+	change := u.versions()
+	if u.cluster.ExternalEtcd() || len(change.Former) == 0 {
 		u.cluster.Status.Upgrade = nil // the upgrade is finished or was reverted
 		return "", nil
 	}
@@ -87,18 +87,18 @@ func (u *upgrader) awaitBackup(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	known.Destination = destination != nil
+	change.Destination = destination != nil
 	recorded := u.cluster.Status.Upgrade
 	if recorded != nil && recorded.Image != u.State.Image {
 		recorded, u.cluster.Status.Upgrade = nil, nil
 	}
 	var message string
 	if recorded != nil {
-		if known.Backup, message, err = u.backup(ctx); err != nil {
+		if change.Backup, message, err = u.backup(ctx); err != nil {
 			return "", err
 		}
 	}
-	switch backup.BeforeUpgrade(known) {
+	switch backup.BeforeUpgrade(change) {
 	case backup.SkipBackup:
 		if u.Window != "" {
 			return "", nil // until the window opens, the user may still set a destination
@@ -110,7 +110,7 @@ func (u *upgrader) awaitBackup(ctx context.Context) (string, error) {
 		recorded.Message = message
 		return message, nil
 	}
-	if recorded != nil && known.Backup == backup.UpgradeCompleted {
+	if recorded != nil && change.Backup == backup.UpgradeCompleted {
 		recorded.Message = "Backup " + recorded.BackupName + " is completed"
 	}
 	return "", nil
@@ -125,10 +125,10 @@ func policyOf(cluster *v1alpha1.ApiServerCluster) backup.UpgradePolicy {
 // respond is assumed to have the version of other members with the same image. A member without a pod had the former
 // image if the upgrade is recorded, because pods get that image while the upgrade is held.
 func (u *upgrader) versions() backup.Upgrade {
-	known := backup.Upgrade{Policy: policyOf(u.cluster)}
+	change := backup.Upgrade{Policy: policyOf(u.cluster)}
 	for _, m := range u.Members {
 		if !m.Learner {
-			known.Voters++
+			change.Voters++
 		}
 	}
 	versions := map[string]string{} // by image
@@ -149,15 +149,15 @@ func (u *upgrader) versions() backup.Upgrade {
 		switch {
 		case image == "", image == u.State.Image && version == "":
 		case image == u.State.Image:
-			known.Next = append(known.Next, version)
+			change.Next = append(change.Next, version)
 		default:
-			known.Former = append(known.Former, version)
+			change.Former = append(change.Former, version)
 		}
 	}
-	if len(known.Next) == 0 && u.State.Image == u.Image { // it is the image of this operator
-		known.Next = []string{etcdversion.Version}
+	if len(change.Next) == 0 && u.State.Image == u.Image { // it is the image of this operator
+		change.Next = []string{etcdversion.Version}
 	}
-	return known
+	return change
 }
 
 // formerImage returns the image of a member that does not run the next image, or "".
@@ -234,8 +234,8 @@ func (u *upgrader) backup(ctx context.Context) (state backup.UpgradeState, messa
 	return backup.UpgradePending, "Waiting for backup " + name + " before etcd is upgraded" + reason, nil
 }
 
-// takeBackup records the name of the backup in the status and then creates it. Outside of maintenance windows it
-// only records the name, because a backup that is taken now would be outdated when the rollout begins.
+// takeBackup records the name of the backup in the status and then creates it. Outside of maintenance windows it only
+// records the name, because a backup that is taken now would be outdated when the rollout begins.
 func (u *upgrader) takeBackup(ctx context.Context, spec v1alpha1.ApiServerBackupSpec) (string, error) {
 	name := BackupName(u.cluster)
 	if recorded := u.cluster.Status.Upgrade; recorded != nil && recorded.BackupName != "" {

@@ -4,8 +4,8 @@
 //
 // # Invariants
 //
-//   - Facts that must survive the loss of the cluster's status are in annotations of claims: which member has
-//     started on a volume, with which members it was last healthy, and which acknowledged writes only it has.
+//   - Facts that must survive the loss of the cluster's status are in annotations of claims: which member has started
+//     on a volume, with which members it was last healthy, and which acknowledged writes only it has.
 //   - A claim with an annotation of lost or unproven writes is released instead of deleted.
 //   - A claim is deleted only as it was observed: another operator may have marked it since.
 package volumes
@@ -28,9 +28,8 @@ import (
 	"quorate.dev/operator/reconcile/owned"
 )
 
-// Record records facts about the volumes of members in annotations of their claims. The annotations survive the
-// loss of the cluster's status, for example if objects are restored from a backup of the hosting cluster, which has no
-// status.
+// Record records facts about the volumes of members in annotations of their claims. The annotations survive the loss of
+// the cluster's status, for example if objects are restored from a backup of the hosting cluster, which has no status.
 func Record(ctx context.Context, objects owned.Objects, state *observed.State) error {
 	return errors.Join(annotateClaims(ctx, objects, state), forgetReplacedMembers(ctx, objects, state))
 }
@@ -107,8 +106,8 @@ func forgetReplacedMembers(ctx context.Context, objects owned.Objects, state *ob
 	return nil
 }
 
-// Replaced reports whether a claim is not the one on which its member has started, because the claim was deleted
-// and created again.
+// Replaced reports whether a claim is not the one on which its member has started, because the claim was deleted and
+// created again.
 func Replaced(cluster *v1alpha1.ApiServerCluster, claim *corev1.PersistentVolumeClaim) bool {
 	m := memberStatus(cluster, claim.Name)
 	return m != nil && m.Volume != "" && m.Volume != string(claim.UID)
@@ -132,8 +131,8 @@ func MemberRecord(s *observed.State, name string) desired.MemberRecord {
 	}
 	id := startedMember(s, claim)
 	record.Started, record.MemberID = id != 0, id
-	if known := Acknowledged(s, name, id); id != 0 {
-		record.Index, record.Term = known.Index, known.Term
+	if newest := Acknowledged(s, name, id); id != 0 {
+		record.Index, record.Term = newest.Index, newest.Term
 	}
 	return record
 }
@@ -158,14 +157,14 @@ func startedMember(s *observed.State, claim *corev1.PersistentVolumeClaim) uint6
 // Acknowledged returns the newest state that a member is known to have reached, from the memory of this process and
 // from the status.
 func Acknowledged(s *observed.State, name string, id uint64) etcd.Acknowledged {
-	known := s.Acknowledged[id]
+	newest := s.Acknowledged[id]
 	if m := memberStatus(s.Cluster, name); m != nil && m.Acknowledged != nil && observed.ParseMemberID(m.ID) == id {
-		known = known.Newest(etcd.Acknowledged{
+		newest = newest.Newest(etcd.Acknowledged{
 			Index: uint64(m.Acknowledged.Index), Term: uint64(m.Acknowledged.Term), Revision: m.Acknowledged.Revision,
 			Time: m.Acknowledged.Time.Time,
 		})
 	}
-	return known
+	return newest
 }
 
 // memberStatus returns the status of the member with a name, or nil.

@@ -52,8 +52,8 @@ func SetUp(
 	manager ctrl.Manager, reader client.Reader, metadata cache.Cache, reconciler ctrlreconcile.Reconciler,
 ) error {
 	controlled := ctrl.NewControllerManagedBy(manager)
-	for _, one := range sources(reader, metadata) {
-		controlled = controlled.WatchesRawSource(one)
+	for _, watch := range sources(reader, metadata) {
+		controlled = controlled.WatchesRawSource(watch)
 	}
 	return controlled.
 		For(&v1alpha1.ApiServerCluster{}, builder.WithPredicates(

@@ -14,9 +14,9 @@ import (
 	"quorate.dev/operator/reconcile/owned"
 )
 
-// Return marks objects as retained again if the cluster is deleted before its adoption is complete: they are not the
+// RevertAdoption marks objects as retained again if the cluster is deleted before its adoption is complete: they are not the
 // cluster's data yet. That holds without the record, too, although the objects then cannot be adopted.
-func Return(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, now time.Time) error {
+func RevertAdoption(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, now time.Time) error {
 	if cluster.Adopted() || cluster.Status.Membership != nil {
 		return nil
 	}
@@ -49,7 +49,7 @@ func Return(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiSer
 	for i := range claims {
 		after := claims[i].DeepCopy()
 		desired.Detach(cluster, after)
-		desired.Return(former, after)
+		desired.MarkRetained(former, after)
 		if err := objects.PatchClaim(ctx, &claims[i], after); err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func Return(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiSer
 	for _, secret := range secrets {
 		after := secret.DeepCopy()
 		desired.Detach(cluster, after)
-		desired.Return(former, after)
+		desired.MarkRetained(former, after)
 		if err := objects.Update(ctx, secret, after); err != nil {
 			return err
 		}
