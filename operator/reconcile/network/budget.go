@@ -13,6 +13,9 @@ import (
 )
 
 // EnsureBudget maintains the PodDisruptionBudget, which protects the quorum of the present and of the desired voters.
+// While the members cannot be read, it uses the last known number of voters. Without that number, the budget would
+// protect only the desired voters, and evictions could stop most members of a cluster that is being scaled down. A
+// cluster in which every pod may stop, such as a cluster with one voter, has no budget.
 func EnsureBudget(ctx context.Context, objects owned.Objects, state *observed.State) error {
 	cluster := state.Cluster
 	voters, _ := state.Voters()
