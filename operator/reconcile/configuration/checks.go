@@ -65,7 +65,9 @@ func (c *Checks) pod(cluster *v1alpha1.ApiServerCluster, image string, do func()
 
 // check returns the last result of a kind of check if the spec and the input have not changed, else the result of do.
 // The last successful and the last failed result are cached separately: while the user's files are invalid, every
-// reconciliation checks these and then the last valid ones.
+// reconciliation checks these and then the last valid ones. Two reconciliations never check the same cluster at the
+// same time, so no validation runs twice. The input is hashed, so that the cache does not keep the content of Secrets
+// in memory.
 func (c *Checks) check(kind string, cluster *v1alpha1.ApiServerCluster, input any, do func() checkResult) checkResult {
 	text, err := json.Marshal([]any{cluster.Spec, input})
 	if err != nil {
@@ -97,6 +99,9 @@ func (c *Checks) check(kind string, cluster *v1alpha1.ApiServerCluster, input an
 }
 
 // Spec validates the spec of a cluster, unless the spec and everything else that validation depends on are unchanged.
+// The input lists exactly that: annotations, whether the cluster has ever run or is being restored, which makes some
+// fields immutable, and the claims, whose size must not be reduced. A field of the status that validation uses but the
+// input lacks would make the cached result outdated.
 func (c *Checks) Spec(state *observed.State) error {
 	claims := make([]string, 0, len(state.Claims))
 	for _, claim := range state.Claims {
@@ -121,7 +126,9 @@ func (c *Checks) Spec(state *observed.State) error {
 	}).err
 }
 
-// exampleEncryption returns the EncryptionConfiguration that a spec leads to, with a placeholder as key.
+// exampleEncryption returns the EncryptionConfiguration that a spec leads to, with a placeholder as key. Its creation
+// time is that of the cluster and not the present time, but the random key differs each time: the result is not part of
+// the input of a cached check.
 func exampleEncryption(cluster *v1alpha1.ApiServerCluster) ([]byte, error) {
 	scheme, err := desired.EncryptionScheme(cluster).WithKey(encryption.Scheme{}, true, cluster.CreationTimestamp.Time)
 	if err != nil {

@@ -1,5 +1,3 @@
-// Package configuration validates the spec of a cluster and the files of its configuration, and stores the files for
-// the pods. Checks caches the results.
 package configuration
 
 import (
@@ -57,6 +55,7 @@ func (s Steps) Ensure(
 
 // ensureFiles chooses the files and stores them: static files, which API servers read only when they start, in a Secret
 // whose name contains their hash, so that running pods keep theirs, and reloadable files in one Secret that is updated.
+// Both are stored before pods are created from them.
 func (s Steps) ensureFiles(
 	ctx context.Context, state *observed.State, configuration desired.Configuration,
 ) (Result, error) {
@@ -91,7 +90,11 @@ func (s Steps) ensureFiles(
 	return result, s.deleteUnusedFiles(ctx, state, static)
 }
 
-// chooseFiles returns the user's files or, if these are invalid, the last valid ones.
+// chooseFiles returns the user's files or, if these are invalid, the last valid ones. A missing object counts as an
+// invalid file, because a user may delete and recreate it. Any other error of reading is returned: nothing is known
+// about the files, and the last ones must not be reported as rejected. The last valid files are validated as well,
+// since the spec may have changed so that they no longer fit. If both are invalid, the error about the user's files is
+// reported.
 func (s Steps) chooseFiles(
 	ctx context.Context, cluster *v1alpha1.ApiServerCluster, last map[string][]byte,
 ) (Result, error) {
@@ -174,7 +177,8 @@ func readSource(
 	return nil
 }
 
-// deleteUnusedFiles deletes the Secrets of static files that no pod mounts, except the current one.
+// deleteUnusedFiles deletes the Secrets of static files that no pod mounts, except the current one, from which the next
+// pods are created.
 func (s Steps) deleteUnusedFiles(ctx context.Context, state *observed.State, current *corev1.Secret) error {
 	list := &corev1.SecretList{}
 	err := s.Objects.Client.List(ctx, list, client.InNamespace(state.Cluster.Namespace),
@@ -198,7 +202,8 @@ func (s Steps) deleteUnusedFiles(ctx context.Context, state *observed.State, cur
 }
 
 // validatePod returns the error of the hosting cluster for a pod with the patch in the spec. It sends a dry run, so no
-// pod is created. An exceeded quota is not an error of the patch.
+// pod is created. Without it, an invalid patch would be found only after the rollout has deleted the first pod. An
+// exceeded quota is not an error of the patch: it may be raised, and concerns the number of pods.
 func (s Steps) validatePod(ctx context.Context, state *observed.State, configuration desired.Configuration) error {
 	pod, err := desired.ExamplePod(state.Cluster, state.Image, configuration)
 	if err != nil {

@@ -21,8 +21,13 @@ import (
 	"quorate.dev/operator/rotation"
 )
 
-// observe adds the credentials that each replica, kubeconfig and companion uses to the observations, if a
-// rotation is in progress.
+// observe adds the credentials that each replica, kubeconfig and companion uses to the observations, if a rotation is
+// in progress.
+//
+// For a replica, rotation.Plan distinguishes Missing, which the replica loads without a restart, from Static, which it
+// reads only when it starts. The handshakes show the former. The latter is not visible in a handshake: the annotation
+// AuthorityHashAnnotation has the authorities with which the pod was created, and a pod with another value has to
+// restart. A replica that is unreachable is not restarted, and the stage waits for it.
 func (in PlanInput) observe(ctx context.Context, reader client.Reader, authorities, keys *rotation.Observation) error {
 	cluster, c := in.State.Cluster, in.Credentials
 	if authorities.Stage == rotation.None && keys.Stage == rotation.None {
@@ -69,8 +74,8 @@ type wanted struct {
 	keyIDs                       []string
 	authorityHash                string
 	// own is a part of the names of the client authorities that the operator has created. API servers in mode Extension
-	// also accept the client authorities of their host, which do not contain it. In other modes own is nil, because
-	// there are no others.
+	// also accept the client authorities of their host, which do not contain it. In other modes own is nil, because there
+	// are no others.
 	own []byte
 }
 
@@ -130,14 +135,17 @@ func (w wanted) relevant(names [][]byte) [][]byte {
 }
 
 // sameNames reports whether two lists contain the same names in any order. A name can occur more than once, because an
-// authority of the user may have the same name as its successor.
+// authority of the user may have the same name as its successor. Names are all that a TLS handshake shows: for two
+// authorities with one name, the number of occurrences tells whether the replica trusts both.
 func sameNames(a, b [][]byte) bool {
 	sorted := func(names [][]byte) [][]byte { return slices.SortedFunc(slices.Values(names), bytes.Compare) }
 	return slices.EqualFunc(sorted(a), sorted(b), bytes.Equal)
 }
 
 // outdatedKubeconfigs returns the names of the Secrets of ApiServerKubeconfigs that do not have the present
-// authorities.
+// authorities. Their controller (package kubeconfig) updates them; this step only waits, because a client whose
+// kubeconfig trusts only the old authority would fail in the next stage. A kubeconfig without a Secret of its own is
+// ignored: nothing was published, so no client depends on it.
 func outdatedKubeconfigs(
 	ctx context.Context, reader client.Reader, cluster *v1alpha1.ApiServerCluster, c credentials.Set,
 ) ([]string, error) {

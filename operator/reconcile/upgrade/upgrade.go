@@ -1,5 +1,3 @@
-// Package upgrade takes a backup before a change of the image that upgrades etcd, and holds the rollout until it is
-// completed. Package backup has the rules.
 package upgrade
 
 import (
@@ -46,7 +44,8 @@ type upgrader struct {
 }
 
 // Hold takes the backup before a change of the image, and returns why pods with the former image keep it for now. Pods
-// that are created while the upgrade is held, or if Hold returns an error, get the former image.
+// that are created while the upgrade is held, or if Hold returns an error, get the former image: a member that is
+// replaced at that time must not be the first with the next version.
 func Hold(ctx context.Context, objects owned.Objects, in Input) (result Result, err error) {
 	u := &upgrader{Objects: objects, Input: in, cluster: in.State.Cluster}
 	if in.HasQuorum {
@@ -62,7 +61,9 @@ func Hold(ctx context.Context, objects owned.Objects, in Input) (result Result, 
 }
 
 // keepHeld returns why pods keep the former image while etcd has no quorum. Without a quorum no backup can be taken and
-// no etcd version is known, so a backup that has been recorded stays required.
+// no etcd version is known, so a backup that has been recorded stays required. It assumes one member with the former
+// image and an unknown version, the case in which backup.BeforeUpgrade is most careful. An image that is not recorded
+// is not held: no upgrade was in progress when the quorum was lost.
 func (u *upgrader) keepHeld(ctx context.Context) (string, error) {
 	recorded := u.cluster.Status.Upgrade
 	if recorded == nil || recorded.Image != u.State.Image {
@@ -76,7 +77,10 @@ func (u *upgrader) keepHeld(ctx context.Context) (string, error) {
 	return message, nil
 }
 
-// awaitBackup takes a backup if a backup is required. It returns the reason for which the upgrade waits, or "".
+// awaitBackup takes a backup if a backup is required. It returns the reason for which the upgrade waits, or "". A
+// record of another image belongs to an upgrade that the user has replaced by another one, and is discarded together
+// with its backup requirement. The changes of status.upgrade that are not written here are written with the status at
+// the end of the reconciliation, because nothing acts on them.
 func (u *upgrader) awaitBackup(ctx context.Context) (string, error) {
 	change := u.versions()
 	if u.cluster.ExternalEtcd() || len(change.Former) == 0 {
@@ -181,7 +185,8 @@ func imageOf(pod *corev1.Pod) string {
 }
 
 // destination returns the spec of the backup. Its destination is the destination in the cluster's spec or, if the spec
-// has none, the destination of the cluster's first schedule by name. destination returns nil if there is neither.
+// has none, the destination of the cluster's first schedule by name. destination returns nil if there is neither. The
+// order by name makes the choice independent of the cache.
 func (u *upgrader) destination(ctx context.Context) (*v1alpha1.ApiServerBackupSpec, error) {
 	if spec := u.cluster.Spec.Maintenance.UpgradeBackup; spec.Destination != nil {
 		return &v1alpha1.ApiServerBackupSpec{
@@ -204,7 +209,9 @@ func (u *upgrader) destination(ctx context.Context) (*v1alpha1.ApiServerBackupSp
 	return nil, nil
 }
 
-// backup returns the state of the recorded backup, and the message about it for the status.
+// backup returns the state of the recorded backup, and the message about it for the status. A record without a name
+// means that the backup was skipped. A backup of another cluster with the recorded name counts as failed: it must not
+// satisfy the requirement, and only the user can delete it.
 func (u *upgrader) backup(ctx context.Context) (state backup.UpgradeState, message string, err error) {
 	name := u.cluster.Status.Upgrade.BackupName
 	if name == "" {
@@ -235,7 +242,8 @@ func (u *upgrader) backup(ctx context.Context) (state backup.UpgradeState, messa
 }
 
 // takeBackup records the name of the backup in the status and then creates it. Outside of maintenance windows it only
-// records the name, because a backup that is taken now would be outdated when the rollout begins.
+// records the name, because a backup that is taken now would be outdated when the rollout begins. A name and a former
+// image that are already recorded are kept: the former image is no longer known once no pod runs it.
 func (u *upgrader) takeBackup(ctx context.Context, spec v1alpha1.ApiServerBackupSpec) (string, error) {
 	name := BackupName(u.cluster)
 	if recorded := u.cluster.Status.Upgrade; recorded != nil && recorded.BackupName != "" {

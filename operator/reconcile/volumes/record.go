@@ -1,13 +1,3 @@
-// Package volumes maintains the claims of members: their size, the labels and annotations by which they are found and
-// recognized, and whether they outlive their member. It derives from the annotations whether the data in a volume has
-// acknowledged writes that other members may lack.
-//
-// # Invariants
-//
-//   - Facts that must survive the loss of the cluster's status are in annotations of claims: which member has started
-//     on a volume, with which members it was last healthy, and which acknowledged writes only it has.
-//   - A claim with an annotation of lost or unproven writes is released instead of deleted.
-//   - A claim is deleted only as it was observed: another operator may have marked it since.
 package volumes
 
 import (
@@ -60,8 +50,13 @@ func annotateClaims(ctx context.Context, objects owned.Objects, state *observed.
 	return nil
 }
 
-// claimAnnotations returns the annotations of a claim that the operator maintains and knows at present. Those without a
-// value are removed.
+// claimAnnotations returns the annotations of a claim that the operator maintains and knows at present. Annotations
+// without a value are removed.
+//
+// Nothing is removed while the member is not healthy, because then nothing new is known about its data. Lost writes are
+// cleared once the member runs again: it does not start while it has writes that the others lack, except after a
+// recovery from its data. A healthy member that agrees with the leader has no write that the others lack; at that
+// moment, the runs of the other members are recorded.
 func claimAnnotations(s *observed.State, claim *corev1.PersistentVolumeClaim) map[string]string {
 	annotations := map[string]string{desired.LostWritesAnnotation: s.LostWrites(claim.Name)} // it outlives the pod
 	m := s.Member(claim.Name)
@@ -87,6 +82,8 @@ func claimAnnotations(s *observed.State, claim *corev1.PersistentVolumeClaim) ma
 }
 
 // forgetReplacedMembers removes the annotation that requests the replacement of members once all of them are replaced.
+// An annotation that stayed would permit the loss of writes of a later member without the user's consent. While the
+// members are unknown, it stays.
 func forgetReplacedMembers(ctx context.Context, objects owned.Objects, state *observed.State) error {
 	list, ok := state.Cluster.Annotations[v1alpha1.ReplaceMembersAnnotation]
 	if !ok || state.EtcdErr != nil {
@@ -107,7 +104,7 @@ func forgetReplacedMembers(ctx context.Context, objects owned.Objects, state *ob
 }
 
 // Replaced reports whether a claim is not the one on which its member has started, because the claim was deleted and
-// created again.
+// created again. The status records the UID of the claim once, when the member has started.
 func Replaced(cluster *v1alpha1.ApiServerCluster, claim *corev1.PersistentVolumeClaim) bool {
 	m := memberStatus(cluster, claim.Name)
 	return m != nil && m.Volume != "" && m.Volume != string(claim.UID)
@@ -115,7 +112,8 @@ func Replaced(cluster *v1alpha1.ApiServerCluster, claim *corev1.PersistentVolume
 
 // MemberRecord returns the known facts about the data of a member, for its next pod, which refuses to start without
 // that data. Data that a restore or a recovery has prepared has a new member ID and a new raft log, so nothing else is
-// known about it.
+// known about it. Without a record, a member could start from an empty or older volume, vote again in a term in which
+// it has voted, and let the cluster lose acknowledged writes.
 func MemberRecord(s *observed.State, name string) desired.MemberRecord {
 	var record desired.MemberRecord
 	claim := s.Claim(name)
@@ -138,6 +136,8 @@ func MemberRecord(s *observed.State, name string) desired.MemberRecord {
 }
 
 // startedMember returns the ID of the member that has started on the volume of a claim, or 0 if none is known to have.
+// The member list has the last word: a member that is listed but has not started must start with an empty volume.
+// Without the list, the annotation of the claim, and then the status, show it.
 func startedMember(s *observed.State, claim *corev1.PersistentVolumeClaim) uint64 {
 	if m := s.Member(claim.Name); m != nil {
 		if m.Started {
@@ -155,7 +155,8 @@ func startedMember(s *observed.State, claim *corev1.PersistentVolumeClaim) uint6
 }
 
 // Acknowledged returns the newest state that a member is known to have reached, from the memory of this process and
-// from the status.
+// from the status. The status is updated only every few minutes (package status), so that the memory is usually newer;
+// after a restart of the operator, only the status is left. A state of another member ID belongs to another log.
 func Acknowledged(s *observed.State, name string, id uint64) etcd.Acknowledged {
 	newest := s.Acknowledged[id]
 	if m := memberStatus(s.Cluster, name); m != nil && m.Acknowledged != nil && observed.ParseMemberID(m.ID) == id {
