@@ -1,9 +1,3 @@
-// Package apiservices registers API groups. Ensure registers extension API servers inside a cluster, with the Services
-// and EndpointSlices through which the aggregator reaches them, and a cluster in mode Extension in its host, whose API
-// it extends. EnsureHostAccess maintains what API servers in mode Extension need in their host.
-//
-// An APIService is listed in the stored status before it is created. APIServices that are no longer in the spec are
-// found by the labels of the cluster and deleted; they have no owner reference to the cluster.
 package apiservices
 
 import (
@@ -118,6 +112,7 @@ func (s Steps) Ensure(ctx context.Context, in Input) (Result, error) {
 
 // withoutAggregatorRouting returns the name of a pod that cannot reach the endpoints of extension API servers, because
 // it was started without --enable-aggregator-routing, or "". Such a pod would report the APIServices as unavailable.
+// The flag is part of the hash of the spec, so that a rollout replaces the pod.
 func withoutAggregatorRouting(state *observed.State) string {
 	for i := range state.Pods {
 		if pod := &state.Pods[i]; !desired.RoutesToEndpoints(pod) {
@@ -151,7 +146,8 @@ func announce(cluster *v1alpha1.ApiServerCluster, names []string) *[]v1alpha1.AP
 	return &statuses
 }
 
-// unavailable reports the same reason for all APIServices, including those that still have to be deleted.
+// unavailable reports the same reason for all APIServices, including those that still have to be deleted: an APIService
+// that disappeared from the status would not be deleted later.
 func (in Input) unavailable(names []string, reason, message string) Result {
 	for _, s := range in.State.Cluster.Status.APIServices {
 		if !slices.Contains(names, s.Name) {
@@ -167,7 +163,8 @@ func (in Input) unavailable(names []string, reason, message string) Result {
 	return in.result(statuses)
 }
 
-// result returns the status of the APIServices, and requests a reconciliation soon if one of them is not available.
+// result returns the status of the APIServices, and requests a reconciliation soon if any APIService is not available.
+// The request is limited to registrationPeriod, because an extension API server may be unavailable for days.
 func (in Input) result(statuses []v1alpha1.APIServiceStatus) Result {
 	slices.SortFunc(statuses, func(a, b v1alpha1.APIServiceStatus) int {
 		return strings.Compare(a.Name, b.Name)
@@ -199,7 +196,8 @@ type registrar struct {
 }
 
 // register creates or updates the objects of an entry of spec.aggregation, adds their keys to keep, and returns the
-// status of the APIService.
+// status of the APIService. If the CA bundle cannot be read, the registered objects stay as they are: without its
+// caBundle, the extension API server would be unavailable to everyone because of a Secret that is being replaced.
 func (g *registrar) register(
 	ctx context.Context, entry *v1alpha1.AggregatedAPIService, keep map[client.ObjectKey]bool,
 ) v1alpha1.APIServiceStatus {

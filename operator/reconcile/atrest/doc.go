@@ -5,8 +5,8 @@
 // # Decisions
 //
 //   - Whether a cluster encrypts from the start, or a change goes through the stages of a rotation. Only a new cluster
-//     encrypts from the start: in any other cluster, every replica has to be able to decrypt with a new key before one
-//     of them encrypts with it.
+//     encrypts from the start: in any other cluster, every replica has to be able to decrypt with a new key before any
+//     replica encrypts with it.
 //   - When a key, the provider or the encrypted resources are replaced: if spec.encryption differs, if the key is older
 //     than its maximum age, or if the user requests it. Keys of a KMS plugin are replaced by the plugin.
 //   - Whether the objects of a resource may be decrypted. If the user removes a resource from spec.encryption by

@@ -32,7 +32,7 @@ type Keys struct {
 }
 
 // EnsureKeys brings the encryption keys to the stage of their rotation. Only a new cluster encrypts from the start. In
-// any other cluster, every replica has to be able to decrypt with a new key before one of them encrypts with it, so
+// any other cluster, every replica has to be able to decrypt with a new key before any replica encrypts with it, so
 // that a change goes through the stages. The state and the lost keys are also valid if EnsureKeys returns an error.
 //
 // A lost key is detected before anything is written. A cluster without encryption has no Secret. A restored cluster

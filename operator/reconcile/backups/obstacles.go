@@ -79,7 +79,8 @@ func check(key string, value []byte) error {
 	return nil
 }
 
-// obstacle returns why a pod has not started, or "" if that is unknown.
+// obstacle returns why a pod has not started, or "" if that is unknown. A pod that waits for longer than
+// unexplainedPeriod is reported with the reasons of its waiting containers, if there are any.
 func obstacle(pod *corev1.Pod, now time.Time) string {
 	switch {
 	case stateOf(pod) != backup.PodStarting:

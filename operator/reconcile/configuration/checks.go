@@ -126,9 +126,9 @@ func (c *Checks) Spec(state *observed.State) error {
 	}).err
 }
 
-// exampleEncryption returns the EncryptionConfiguration that a spec leads to, with a placeholder as key. Its creation
-// time is that of the cluster and not the present time, but the random key differs each time: the result is not part of
-// the input of a cached check.
+// exampleEncryption returns the EncryptionConfiguration that a spec leads to, with a placeholder as key. The scheme has
+// the creation time of the cluster, but another random key in each call, so that the result must not be part of the
+// input of a cached check.
 func exampleEncryption(cluster *v1alpha1.ApiServerCluster) ([]byte, error) {
 	scheme, err := desired.EncryptionScheme(cluster).WithKey(encryption.Scheme{}, true, cluster.CreationTimestamp.Time)
 	if err != nil {

@@ -31,7 +31,7 @@ const maxActions = 16
 
 // Plans are based on observations that are at most observationAge old when the first action is planned, and every
 // action begins at most ActionDeadline after the observation. The leader lease lasts longer: an operator that was
-// suspended or partitioned and has lost the lease executes none of its former plans.
+// suspended or partitioned and has lost the lease executes no former plan.
 const (
 	observationAge = 2 * time.Second
 	ActionDeadline = 5 * time.Second

@@ -23,7 +23,7 @@
 //
 //   - Plans are based on observations that are at most observationAge old, and every action begins at most
 //     ActionDeadline after the observation. The leader lease lasts longer, so that an operator that was suspended and
-//     has lost the lease executes none of its former plans.
+//     has lost the lease executes no former plan.
 //   - Intent is written to the status before it is acted upon, with an optimistic lock on the cluster. The lock also
 //     stops an operator with an outdated view at the first action that needs an intent; the age of the observation
 //     stops it at all others.

@@ -14,14 +14,14 @@
 //
 // The package writes the Service CLUSTER, the Service CLUSTER-members of an embedded etcd, network policies with the
 // same two names, and the PodDisruptionBudget CLUSTER. It reads them from the cache. Each update contains the resource
-// version of the object that was read, so that an outdated view causes a conflict. The only input besides the spec is
-// the number of voters: from etcd if its members are known, else from status.voters.
+// version of the object that was read, so that an outdated view causes a conflict. The only input in addition to the
+// spec is the number of voters: from etcd if its members are known, else from status.voters.
 //
 // # Invariants
 //
 //   - An update keeps the cluster IP of a Service, and its node ports unless the type becomes ClusterIP.
-//   - The Service for members is headless. DNS then resolves the name of a member, as in its peer URL, to the address
-//     of the pod.
+//   - The Service for members is headless. DNS then resolves the host in the peer URL of a member to the address of its
+//     pod.
 //   - Evictions leave a majority of the voters ready, also of the larger of two memberships while members join or
 //     leave. Only pods that are not ready may be evicted at any time.
 //

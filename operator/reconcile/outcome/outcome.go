@@ -1,11 +1,3 @@
-// Package outcome collects the results of the steps of one reconciliation, and ends the reconciliation: it publishes
-// the status and requests the next reconciliation.
-//
-//   - Steps return typed results. The runner, package reconcile, merges the results into an Outcome.
-//   - Publish computes the status with package status, writes it if it differs, also after errors, and records an event
-//     for each condition whose status has changed.
-//   - Result requests the next reconciliation: with backoff after an error or a conflict, immediately after a change,
-//     and otherwise when the next thing becomes due.
 package outcome
 
 import (
@@ -46,6 +38,7 @@ func New(cluster *v1alpha1.ApiServerCluster, deletion *status.Wait, now time.Tim
 }
 
 // MayChange reports whether steps may apply the spec: it is valid, no Secret is lost, and the cluster is not paused.
+// Steps that only observe, and steps that protect data when the cluster is deleted, do not depend on it.
 func (o *Outcome) MayChange() bool {
 	return o.Input.Invalid == nil && o.Input.Lost == nil && !o.Cluster.Paused(o.Input.Now)
 }
@@ -83,7 +76,8 @@ func (o *Outcome) AddRotations(result stages.Result) {
 	o.RequeueAt(result.Due...)
 }
 
-// RequeueAt requests a reconciliation at the first of some times. It ignores the zero time and times in the past.
+// RequeueAt requests a reconciliation at the first of some times. It ignores the zero time and times in the past: this
+// reconciliation has already handled them, or waits for something else.
 func (o *Outcome) RequeueAt(times ...time.Time) {
 	for _, at := range times {
 		if !at.IsZero() && at.After(o.Input.Now) && (o.next.IsZero() || at.Before(o.next)) {

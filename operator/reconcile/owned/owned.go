@@ -218,8 +218,7 @@ func (o Objects) Own(cluster *v1alpha1.ApiServerCluster, object client.Object) e
 
 // PatchClaim writes the labels, annotations and owners of a claim if they differ. The patch has an optimistic lock: a
 // claim whose annotations another operator has changed, for example because it may have the only copy of acknowledged
-// writes, must not be released or deleted because of what was read before. A claim that no longer exists is not an
-// error.
+// writes, must not be released or deleted because of an outdated view. A claim that no longer exists is not an error.
 func (o Objects) PatchClaim(ctx context.Context, before, after *corev1.PersistentVolumeClaim) error {
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if data, err := client.MergeFrom(before).Data(after); err != nil || string(data) == "{}" {

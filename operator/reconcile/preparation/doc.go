@@ -9,8 +9,8 @@
 // the member with the member's name. It runs once and reports its result in the termination message
 // (backups.ParseResult). An argument contains the identity of the request (desired.JobUID), so that the pod of a former
 // request is recognized and deleted. A failed pod stays for RetryInterval, so that its message can be read, and is then
-// deleted; the next reconciliation creates another one. The cluster owns the pod, but the pod has none of the labels by
-// which the replicas are listed: the list of pods in an observation does not contain it, and neither Service selects
+// deleted; the next reconciliation creates another one. The cluster owns the pod, but the pod does not have the label
+// by which the replicas are listed: the list of pods in an observation does not contain it, and neither Service selects
 // it.
 //
 // # Invariants

@@ -44,8 +44,8 @@ func Delete(ctx context.Context, objects owned.Objects, pod *corev1.Pod) error {
 }
 
 // DeleteAll deletes the pods that prepare data of a cluster that is being deleted. The list of the cluster's pods does
-// not contain them. A pod of another owner with one of the names is ignored: it does not belong to the cluster, and
-// must not delay the deletion.
+// not contain them. A pod of another owner with such a name is ignored: it does not belong to the cluster, and must not
+// delay the deletion.
 func DeleteAll(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster) error {
 	var errs []error
 	for _, name := range []string{desired.RestorePodName(cluster), desired.RecoveryPodName(cluster)} {

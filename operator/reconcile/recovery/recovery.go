@@ -125,8 +125,8 @@ func (j *job) recoveryFailed(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // finishRecovery records that the data is prepared, and reports the lost writes. The pod has terminated, so that the
-// member may start in the same reconciliation; the next one deletes the pod. A backup that does not match what the user
-// now expects is not used: only a new request, which begins with Stopping, discards the prepared data.
+// member may start in the same reconciliation; the next one deletes the pod. A result whose verification the user no
+// longer accepts is not used: only a new request, which begins with Stopping, discards the prepared data.
 func (j *job) finishRecovery(ctx context.Context, pod *corev1.Pod) error {
 	result, err := backups.ParseResult(pod)
 	if err != nil {

@@ -21,6 +21,10 @@ import (
 // Adopt makes the cluster the owner of the objects that were retained from the cluster in spec.adopt, and continues
 // with that cluster's status. Nothing else is created before. Each step can be repeated: the status is written once all
 // objects are adopted, and the record is deleted after that.
+//
+// The status is written last because the next steps depend on it: with the former membership, its members start from
+// their volumes; without it, the next step would bootstrap a new etcd. Everything is read, and every problem reported,
+// before the first object changes its owner.
 func Adopt(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, now time.Time) error {
 	if cluster.Spec.Adopt == nil {
 		return nil
@@ -84,7 +88,7 @@ func finishAdoption(
 	return nil
 }
 
-// recordAdoption writes the status of a cluster that has adopted the objects in spec.adopt.
+// recordAdoption writes the status of a cluster that has adopted the objects in spec.adopt, with an optimistic lock.
 func recordAdoption(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster,
 	next v1alpha1.ApiServerClusterStatus, now time.Time,
@@ -103,7 +107,8 @@ func recordAdoption(
 
 // restoreAdoption records a former adoption again that the cluster has lost together with its status. The operator
 // deletes the record of an adopted cluster. Such a cluster owns volumes, and nothing is left to adopt. Otherwise,
-// restoreAdoption returns the error of reading the record.
+// restoreAdoption returns the error of reading the record: an empty cluster that names a former one must not begin with
+// new volumes.
 func restoreAdoption(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, missing error, now time.Time,
 ) error {
@@ -126,7 +131,8 @@ func restoreAdoption(
 	return recordAdoption(ctx, objects, cluster, cluster.Status, now)
 }
 
-// mayAdopt reports whether an object was retained from the cluster in spec.adopt, or is adopted already.
+// mayAdopt reports whether an object was retained from the cluster in spec.adopt, or is adopted already. The second
+// case makes an adoption repeatable.
 func mayAdopt(cluster *v1alpha1.ApiServerCluster, object client.Object) bool {
 	return desired.RetainedFrom(object) == cluster.Spec.Adopt.ClusterUID || desired.Owns(cluster, object)
 }

@@ -20,7 +20,7 @@ func AuthorityName(cluster *v1alpha1.ApiServerCluster, domain string) string {
 }
 
 // IsAuthorityName reports whether the operator has created an authority with a common name for a trust domain: the
-// first authority of the domain or one of its successors.
+// first authority of the domain or a successor.
 func IsAuthorityName(cluster *v1alpha1.ApiServerCluster, domain, common string) bool {
 	name := AuthorityName(cluster, domain)
 	return common == name || strings.HasPrefix(common, name+"@")

@@ -1,6 +1,6 @@
 // Package rotations replaces the certificate authorities and the service-account keys of a cluster in stages, so that
 // no request fails. Package operator/rotation defines the stages and the conditions for entering them; this package
-// observes what the conditions depend on, and stores the decisions.
+// observes the inputs of the conditions, and stores the decisions.
 //
 // # Life of a rotation
 //
@@ -25,7 +25,8 @@
 //   - An authority is never replaced in one step: its clients would lose access.
 //   - The writes of a stage have an order that matters, because a stage is entered only once everything uses the
 //     credentials of the previous one. So Plan writes the stage itself, before anything acts on it.
-//   - An observation that fails ends the step with an error. What could not be read never counts as up to date.
+//   - An observation that fails ends the step with an error. Credentials that could not be read never count as up to
+//     date.
 //   - The replacement of a Secret that is in the middle of a rotation is resumed even if the status has no stage, for
 //     example after the cluster was restored from a manifest: the stages begin again with TrustBoth, which leaves such
 //     a Secret as it is.

@@ -144,8 +144,8 @@ func sameNames(a, b [][]byte) bool {
 
 // outdatedKubeconfigs returns the names of the Secrets of ApiServerKubeconfigs that do not have the present
 // authorities. Their controller (package kubeconfig) updates them; this step only waits, because a client whose
-// kubeconfig trusts only the old authority would fail in the next stage. A kubeconfig without a Secret of its own is
-// ignored: nothing was published, so no client depends on it.
+// kubeconfig trusts only the old authority would fail in the next stage. A kubeconfig that has no Secret is ignored:
+// nothing was published, so no client depends on it.
 func outdatedKubeconfigs(
 	ctx context.Context, reader client.Reader, cluster *v1alpha1.ApiServerCluster, c credentials.Set,
 ) ([]string, error) {

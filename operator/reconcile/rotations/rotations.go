@@ -47,7 +47,7 @@ func Plan(ctx context.Context, objects owned.Objects, in PlanInput) (result stag
 
 // authorityRotation returns the observation for the rotation of the authorities, without what observe adds, and when it
 // becomes due. All trust domains have one common stage, because all of them wait for the same replicas: a rotation
-// begins if one of them is due. A bundle that already has a successor or a predecessor is in the middle of a rotation,
+// begins if any domain is due. A bundle that already has a successor or a predecessor is in the middle of a rotation,
 // whatever the status says.
 func (in PlanInput) authorityRotation() (o rotation.Observation, times []time.Time) {
 	cluster := in.State.Cluster
@@ -77,7 +77,7 @@ func (in PlanInput) authorityRotation() (o rotation.Observation, times []time.Ti
 // due returns why the signer of a trust domain has to be replaced, or "". All authorities that the operator has created
 // are replaced together. If the user has provided an authority, it is replaced only when the user provides another
 // authority: the operator cannot renew it. If the user's authority cannot be used, the one in use stays, however old it
-// is, because an authority of the operator is not what the spec demands.
+// is, because the spec does not permit an authority of the operator.
 func due(cluster *v1alpha1.ApiServerCluster, c credentials.Set, domain string, now time.Time) string {
 	if authority, ok := c.UserAuthorities[domain]; ok {
 		if bundle := c.Bundles[domain]; !bundle.Signer.Equal(authority) {

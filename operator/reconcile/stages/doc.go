@@ -4,9 +4,10 @@
 //
 // # Data
 //
-// A Kind is one of three independent rotations: certificate authorities, service-account keys, and encryption at rest.
-// Each has a field in status.rotations with its stage, the time at which the stage was entered, and, for the
-// encryption, the progress of rewriting stored objects. A field that is nil means that no rotation is in progress.
+// There are three kinds of rotations, which are independent: of certificate authorities, of service-account keys, and
+// of the encryption at rest. Each has a field in status.rotations with its stage, the time at which the stage was
+// entered, and, for the encryption, the progress of rewriting stored objects. A field that is nil means that no
+// rotation is in progress.
 //
 // # Invariants
 //

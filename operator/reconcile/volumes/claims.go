@@ -28,7 +28,7 @@ func Delete(ctx context.Context, objects owned.Objects, state *observed.State, n
 }
 
 // Keep marks the claim of a member that is removed next. The mark is stored before the removal: after it, the member
-// list no longer shows that the member existed, and the claim would be deleted as one of a former member.
+// list no longer shows that the member existed, and the claim would be deleted like any claim of a former member.
 func Keep(ctx context.Context, objects owned.Objects, state *observed.State, name, reason string) error {
 	claim := state.Claim(name)
 	if claim == nil {
