@@ -63,8 +63,8 @@ func BackupSigning(cluster *v1alpha1.ApiServerCluster, key []byte, verification 
 	})
 }
 
-// Expectation holds the digests and the key with which a restore verifies that the backup is the one that was created,
-// and was not replaced in its storage.
+// Expectation holds the digests and the key with which a restore verifies that the backup was not replaced in its
+// storage.
 type Expectation struct {
 	ManifestSHA256  string
 	StoredSHA256    string // digest of the stored snapshot; the only digest in the status of backups of earlier releases

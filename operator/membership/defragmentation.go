@@ -24,7 +24,7 @@ type Database struct {
 // unused returns the space that a defragmentation releases.
 func (d Database) unused() int64 { return max(0, d.Size-d.InUse) }
 
-// Defragmentation is the configuration of defragmentations, and the one in progress.
+// Defragmentation is the configuration of defragmentations, and the state of the defragmentation in progress.
 type Defragmentation struct {
 	Enabled     bool
 	FreePercent int           // minimum unused share of the file, in percent

@@ -16,9 +16,9 @@
 // credentials:
 //
 //   - Certificate authorities: TrustBoth distributes the new certificate in all CA bundles. Reissue issues every leaf
-//     with the new authority and lasts at least for the overlap, so that the holders of kubeconfigs can fetch new ones.
-//     In this stage servers send a cross-signed certificate with each leaf, for clients that trust only the old
-//     authority.
+//     with the new authority and lasts at least for the overlap, so that the holders of kubeconfigs can fetch new
+//     kubeconfigs. In this stage servers send a cross-signed certificate with each leaf, for clients that trust only
+//     the old authority.
 //   - Service-account keys: TrustBoth publishes the new public key, for at least the publication time, so that
 //     verifiers which cache the JSON web key set have it before a token is signed with it. Reissue signs tokens with
 //     the new key and lasts at least as long as tokens of the old key are valid.
@@ -147,9 +147,9 @@ func Plan(o Observation) Decision {
 }
 
 // restarts returns the names of the replicas that have to restart to use the credentials of the stage. A replica with
-// static credentials is restarted as soon as it has loaded all reloadable ones, because that shows that the kubelet has
-// updated its files: a container that starts earlier would read the old files. A replica that has loaded nothing
-// LoadTimeout after the stage was entered, or after the pod was created, is restarted in any case.
+// static credentials is restarted as soon as it has loaded all reloadable credentials, because that shows that the
+// kubelet has updated its files: a container that starts earlier would read the old files. A replica that has loaded
+// nothing LoadTimeout after the stage was entered, or after the pod was created, is restarted in any case.
 func (o Observation) restarts() []string {
 	var names []string
 	for _, replica := range o.Replicas {

@@ -103,7 +103,8 @@ func (s Steps) Ensure(ctx context.Context, in Input) (Result, error) {
 	for i := range wanted {
 		statuses = append(statuses, g.register(ctx, &wanted[i], keep))
 	}
-	if err := g.prune(ctx, keep, registrations()...); err != nil { // removed ones stay in the status until this succeeds
+	// Removed APIServices stay in the status until prune succeeds.
+	if err := g.prune(ctx, keep, registrations()...); err != nil {
 		return in.unavailable(names, v1alpha1.ReasonRegistrationFailed,
 			"Removed APIServices could not be deleted: "+err.Error()), nil
 	}

@@ -258,7 +258,7 @@ func removeSelected(
 		if !ok {
 			return nil
 		}
-		if object.GetDeletionTimestamp() != nil { // it waits for its finalizers
+		if object.GetDeletionTimestamp() != nil { // the object waits for its finalizers
 			terminating++
 			return nil
 		}

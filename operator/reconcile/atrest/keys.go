@@ -60,7 +60,7 @@ func EnsureKeys(ctx context.Context, objects owned.Objects, s *observed.State, n
 	}
 	var wanted encryption.Scheme
 	wanted, keys.Undecryptable = wantedScheme(cluster, keys.State)
-	starting := isNew(s) && !cluster.Restoring() // a restored cluster starts with the keys of the former one
+	starting := isNew(s) && !cluster.Restoring() // a restored cluster starts with the keys of the former cluster
 	if !found && stages.Encryption.Current(cluster) == nil && (!starting || len(wanted.Resources) == 0) {
 		return keys, nil
 	}

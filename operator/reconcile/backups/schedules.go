@@ -46,7 +46,7 @@ func (r *ScheduleReconciler) SetupWithManager(manager ctrl.Manager) error {
 		For(&v1alpha1.ApiServerBackupSchedule{}).
 		Watches(&v1alpha1.ApiServerBackup{}, handler.EnqueueRequestsFromMapFunc(scheduleOf)).
 		Watches(&v1alpha1.ApiServerCluster{}, handler.EnqueueRequestsFromMapFunc(r.schedulesOf),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})). // it is hibernated, or started again
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})). // the cluster is hibernated, or started again
 		Complete(r)
 }
 
@@ -140,7 +140,7 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 }
 
 // summarize returns the names of the unfinished backups and the finished backups, and sets the number of unfinished
-// ones in the status. It ignores backups that are being deleted.
+// backups in the status. It ignores backups that are being deleted.
 func summarize(
 	s *v1alpha1.ApiServerBackupSchedule, backups *v1alpha1.ApiServerBackupList,
 ) (active []string, finished []backup.Finished) {
@@ -162,7 +162,7 @@ func summarize(
 }
 
 // grace returns the time from a scheduled time until its backup has to be complete: the time in which it may start, and
-// the time that it may take. The default of the latter is an hour.
+// the time that it may take, by default an hour.
 func grace(s *v1alpha1.ApiServerBackupSchedule) time.Duration {
 	seconds := ptr.Deref(s.Spec.StartingDeadlineSeconds, 0) + int64(ptr.Deref(s.Spec.Template.TimeoutSeconds, 3600))
 	return time.Duration(seconds) * time.Second

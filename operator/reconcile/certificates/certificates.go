@@ -96,8 +96,8 @@ func (i *issuer) ensure(ctx context.Context) error {
 }
 
 // readAuthorities reads the authorities of all trust domains and the authorities that the user has provided, and
-// detects lost ones. A Secret that cannot be parsed is an error and not a loss: the user may have edited it and can
-// restore it, whereas a deleted one is replaced in stages.
+// detects lost authorities. A Secret that cannot be parsed is an error and not a loss: the user may have edited it and
+// can restore it, whereas a deleted one is replaced in stages.
 func (i *issuer) readAuthorities(ctx context.Context) error {
 	for _, domain := range desired.Domains(i.cluster) {
 		current := &corev1.Secret{}

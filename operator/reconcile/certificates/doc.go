@@ -8,7 +8,8 @@
 //     reported as lost.
 //   - Which leaf is issued again: a leaf that is due for renewal, does not match the spec, or was signed by another
 //     authority than the stage of the rotation requires (pki.Bundle.Evaluate).
-//   - Whether the certificates and authorities that the user provides can be used. If not, the ones in use stay.
+//   - Whether the certificates and authorities that the user provides can be used. If not, the certificates and
+//     authorities in use stay.
 //
 // Package rotations decides when an authority or key is replaced. This package only brings the Secrets to the stage
 // that the status records.

@@ -78,8 +78,8 @@ func (i *issuer) protectAuthority(ctx context.Context, domain string) error {
 	return nil
 }
 
-// replacement returns the authority that replaces one whose key is lost: the one in its Secret, or if there is none the
-// user's, or a new one.
+// replacement returns the authority that replaces an authority whose key is lost: the authority in its Secret, else the
+// user's authority, else a new authority.
 func (i *issuer) replacement(domain string, bundle pki.Bundle, found bool) (pki.Authority, error) {
 	if found {
 		return bundle.Signer, nil

@@ -72,7 +72,7 @@ func (i *issuer) readServingCertificate(ctx context.Context, current *corev1.Sec
 
 // usedCertificate returns the certificate in use if the user has provided it and it has not expired, or nil. A Secret
 // of the user that was deleted or contains an unusable certificate must not interrupt clients that trust the former
-// one.
+// certificate.
 func (i *issuer) usedCertificate(current *corev1.Secret, name string) *userCertificate {
 	used := &userCertificate{pair: desired.PairOf(current), secret: name}
 	signer := i.result.Credentials.Bundles[desired.ServingDomain]
@@ -93,7 +93,7 @@ func endpointHost(endpoint string) string {
 }
 
 // readUserAuthority reads the authority of a trust domain that the user has provided, if there is one. An authority
-// that cannot be used is reported in the status, and the one in use is kept.
+// that cannot be used is reported in the status, and the authority in use is kept.
 func (i *issuer) readUserAuthority(ctx context.Context, domain string) error {
 	name := desired.UserAuthoritySecret(i.cluster, domain)
 	if name == "" {

@@ -65,9 +65,9 @@ func (c *Checks) pod(cluster *v1alpha1.ApiServerCluster, image string, do func()
 
 // check returns the last result of a kind of check if the spec and the input have not changed, else the result of do.
 // The last successful and the last failed result are cached separately: while the user's files are invalid, every
-// reconciliation checks these and then the last valid ones. Two reconciliations never check the same cluster at the
-// same time, so no validation runs twice. The input is hashed, so that the cache does not keep the content of Secrets
-// in memory.
+// reconciliation checks these files and then the last valid files. Two reconciliations never check the same cluster at
+// the same time, so no validation runs twice. The input is hashed, so that the cache does not keep the content of
+// Secrets in memory.
 func (c *Checks) check(kind string, cluster *v1alpha1.ApiServerCluster, input any, do func() checkResult) checkResult {
 	text, err := json.Marshal([]any{cluster.Spec, input})
 	if err != nil {

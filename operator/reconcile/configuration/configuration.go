@@ -29,14 +29,14 @@ type Steps struct {
 type Result struct {
 	Files  map[string][]byte // validated files
 	Static string            // the part of the configuration that API servers read only when they start
-	// Rejected is why the user's files cannot be used. The last valid ones are in use.
+	// Rejected is why the user's files cannot be used. The last valid files are in use.
 	Rejected error
 	Invalid  error // why the spec counts as invalid
 }
 
 // Ensure validates the files of the configuration and copies them into Secrets of the cluster, so that pods mount only
-// validated files. If the user's files are invalid, the last valid ones stay in use; if there are none, the spec counts
-// as invalid. The given configuration contains only the settings of the encryption at rest.
+// validated files. If the user's files are invalid, the last valid files stay in use; without valid files, the spec
+// counts as invalid. The given configuration contains only the settings of the encryption at rest.
 func (s Steps) Ensure(
 	ctx context.Context, state *observed.State, configuration desired.Configuration,
 ) (result Result, err error) {
@@ -90,11 +90,10 @@ func (s Steps) ensureFiles(
 	return result, s.deleteUnusedFiles(ctx, state, static)
 }
 
-// chooseFiles returns the user's files or, if these are invalid, the last valid ones. A missing object counts as an
+// chooseFiles returns the user's files or, if these are invalid, the last valid files. A missing object counts as an
 // invalid file, because a user may delete and recreate it. Any other error of reading is returned: nothing is known
-// about the files, and the last ones must not be reported as rejected. The last valid files are validated as well,
-// since the spec may have changed so that they no longer fit. If both are invalid, the error about the user's files is
-// reported.
+// about the files, so that they must not be reported as rejected. The last valid files are validated as well, since the
+// spec may have changed so that they no longer fit. If both are invalid, the error about the user's files is reported.
 func (s Steps) chooseFiles(
 	ctx context.Context, cluster *v1alpha1.ApiServerCluster, last map[string][]byte,
 ) (Result, error) {
@@ -117,7 +116,7 @@ func (s Steps) chooseFiles(
 	return Result{Files: files, Static: static, Rejected: err}, nil
 }
 
-// lastFiles returns those stored files that belong to parts which are still in the spec.
+// lastFiles returns the stored files of the parts that are still in the spec.
 func lastFiles(cluster *v1alpha1.ApiServerCluster, stored map[string][]byte) map[string][]byte {
 	files := map[string][]byte{}
 	for _, part := range desired.Parts(cluster) {

@@ -5,8 +5,8 @@
 //
 //   - Whether the spec is valid (Checks.Spec): the rules of the CRD, the flags and the encryption, as the API server
 //     itself would check them, and changes that are not possible for existing volumes.
-//   - Whether the files to which the spec refers are valid. If not, the last valid ones stay in use, and the status
-//     reports the error. If there are none, the spec counts as invalid.
+//   - Whether the files to which the spec refers are valid. If not, the last valid files stay in use, and the status
+//     reports the error. Without valid files, the spec counts as invalid.
 //   - Whether the hosting cluster accepts a pod with spec.patches.pod. A dry run shows it.
 //
 // An invalid spec is a result and not an error: it is reported, and no step changes anything that depends on the spec
@@ -16,7 +16,7 @@
 //
 // Ensure reads the ConfigMaps and Secrets of the user from the API server. It writes the Secret CLUSTER-configuration,
 // which has the last valid files and is updated in place, and one immutable Secret for each set of files that API
-// servers read only when they start. The name of the latter contains the hash of its content.
+// servers read only when they start. The name of an immutable Secret contains the hash of its content.
 //
 // # Invariants
 //

@@ -97,8 +97,9 @@ func (s Steps) Remove(ctx context.Context, cluster *v1alpha1.ApiServerCluster) (
 	return ctrl.Result{}, nil
 }
 
-// removeAll deletes the cluster's objects of one kind, except for retained ones, and returns the number of objects that
-// were not terminating yet. Objects are found by their label and checked for their owner, since users may copy labels.
+// removeAll deletes the cluster's objects of one kind, except for retained objects, and returns the number of objects
+// that were not terminating yet. Objects are found by their label and checked for their owner, since users may copy
+// labels.
 func (s Steps) removeAll(
 	ctx context.Context, cluster *v1alpha1.ApiServerCluster, list client.ObjectList,
 ) (int, error) {

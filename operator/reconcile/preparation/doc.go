@@ -17,9 +17,9 @@
 //
 //   - Pods are read from the API server and not from a cache. A pod that is not found is known not to exist, and only
 //     then may the member start on the volume.
-//   - Data is restored only if something shows that the backup is the one that was created: a digest or a verification
-//     key that is stored outside of the destination. Only the user can waive that, with verification: Skip, and every
-//     such restore is reported (ReportUnverified).
+//   - Data is restored only if something shows that the backup was not replaced: a digest or a verification key that is
+//     stored outside of the destination. Only the user can waive that, with verification: Skip, and every such restore
+//     is reported (ReportUnverified).
 //   - An image of an earlier release that does not know the verification flags fails instead of restoring without
 //     verification.
 //

@@ -117,7 +117,7 @@ func NotVerified(result format.Result, from v1alpha1.RestoreSource) string {
 	return ""
 }
 
-// ReportUnverified records an event if nothing has shown that a restored backup is the one that was created.
+// ReportUnverified records an event if nothing has shown whether a restored backup was replaced.
 func ReportUnverified(
 	objects owned.Objects, cluster *v1alpha1.ApiServerCluster, result format.Result, action string,
 ) {

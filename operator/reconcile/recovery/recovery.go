@@ -98,7 +98,7 @@ func (j *job) createRecoveryPod(ctx context.Context) error {
 		return err
 	}
 	if current.Reason != v1alpha1.ReasonRecoveryFailed {
-		current.Reason, current.Message = "", "" // they named a missing object
+		current.Reason, current.Message = "", "" // the former reason named a missing object
 	}
 	j.Event(j.cluster, owned.Event{
 		Related: owned.Reference("Pod", pod), Reason: v1alpha1.ReasonSuccessfulCreate, Action: "Recover",

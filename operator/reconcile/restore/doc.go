@@ -10,7 +10,7 @@
 //   - Once the pod has succeeded, Restore stores the keys of the former cluster: the service-account keys and, if
 //     objects in the backup are encrypted, the encryption keys. Then it sets status.restore.completed.
 //   - The next reconciliation uses these keys, deletes the pod, and starts the member. Further members join it. If
-//     spec.encryption or the keys differ from the former ones, rotations follow in the usual stages.
+//     spec.encryption or the keys differ from the restored keys, rotations follow in the usual stages.
 //
 // # Reads and writes
 //

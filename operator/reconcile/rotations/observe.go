@@ -25,7 +25,7 @@ import (
 // in progress.
 //
 // For a replica, rotation.Plan distinguishes Missing, which the replica loads without a restart, from Static, which it
-// reads only when it starts. The handshakes show the former. The latter is not visible in a handshake: the annotation
+// reads only when it starts. A handshake shows missing credentials, but not static ones: the annotation
 // AuthorityHashAnnotation has the authorities with which the pod was created, and a pod with another value has to
 // restart. A replica that is unreachable is not restarted, and the stage waits for it.
 func (in PlanInput) observe(ctx context.Context, reader client.Reader, authorities, keys *rotation.Observation) error {
@@ -73,22 +73,22 @@ type wanted struct {
 	authorities, etcdAuthorities [][]byte
 	keyIDs                       []string
 	authorityHash                string
-	// own is a part of the names of the client authorities that the operator has created. API servers in mode Extension
-	// also accept the client authorities of their host, which do not contain it. In other modes own is nil, because there
-	// are no others.
-	own []byte
+	// operatorName is a part of the names of the client authorities that the operator has created. API servers in mode
+	// Extension also accept the client authorities of their host, which do not contain it. In other modes operatorName is
+	// nil, because there are no others.
+	operatorName []byte
 }
 
 // wantedFrom returns the credentials in the present Secrets.
 func wantedFrom(cluster *v1alpha1.ApiServerCluster, c credentials.Set) wanted {
-	var own []byte
+	var operatorName []byte
 	if cluster.IsExtension() {
-		own = []byte(AuthorityName(cluster, desired.ClientDomain))
+		operatorName = []byte(AuthorityName(cluster, desired.ClientDomain))
 	}
 	return wanted{
-		own:         own,
-		serving:     chainOf(c.Leaves[desired.ServingSecret]),
-		etcdServing: chainOf(c.Leaves[desired.EtcdServerSecret]),
+		operatorName: operatorName,
+		serving:      chainOf(c.Leaves[desired.ServingSecret]),
+		etcdServing:  chainOf(c.Leaves[desired.EtcdServerSecret]),
 		authorities: slices.Concat(c.Bundles[desired.ClientDomain].Subjects(),
 			c.Bundles[desired.FrontProxyDomain].Subjects()),
 		etcdAuthorities: c.Bundles[desired.EtcdClientDomain].Subjects(),
@@ -125,12 +125,12 @@ func (w wanted) missing(member bool, used observed.Credentials) (missing []strin
 
 // relevant returns the names of a replica's client authorities except for the authorities of its host.
 func (w wanted) relevant(names [][]byte) [][]byte {
-	if w.own == nil {
+	if w.operatorName == nil {
 		return names
 	}
 	return slices.DeleteFunc(slices.Clone(names), func(name []byte) bool {
 		isWanted := slices.ContainsFunc(w.authorities, func(other []byte) bool { return bytes.Equal(name, other) })
-		return !isWanted && !bytes.Contains(name, w.own)
+		return !isWanted && !bytes.Contains(name, w.operatorName)
 	})
 }
 

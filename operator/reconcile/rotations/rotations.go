@@ -86,7 +86,7 @@ func due(cluster *v1alpha1.ApiServerCluster, c credentials.Set, domain string, n
 		return ""
 	}
 	if desired.UserAuthoritySecret(cluster, domain) != "" {
-		return "" // the user's authority cannot be used; the one in use is kept
+		return "" // the user's authority cannot be used; the authority in use is kept
 	}
 	for _, other := range desired.Domains(cluster) {
 		bundle, found := c.Bundles[other]

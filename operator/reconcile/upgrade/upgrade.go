@@ -32,7 +32,7 @@ type Input struct {
 
 // Result is the result of Hold.
 type Result struct {
-	Held        string // why pods with the former image keep it for now; "": they need not
+	Held        string // why pods with the former image keep it for now; "": the upgrade is not held
 	FormerImage string // image of the pods of members that are created while the upgrade is held; "": the next image
 }
 
@@ -158,7 +158,7 @@ func (u *upgrader) versions() backup.Upgrade {
 			change.Former = append(change.Former, version)
 		}
 	}
-	if len(change.Next) == 0 && u.State.Image == u.Image { // it is the image of this operator
+	if len(change.Next) == 0 && u.State.Image == u.Image { // the next image is the image of this operator
 		change.Next = []string{etcdversion.Version}
 	}
 	return change

@@ -58,7 +58,8 @@ func annotateClaims(ctx context.Context, objects owned.Objects, state *observed.
 // recovery from its data. A healthy member that agrees with the leader has no write that the others lack; at that
 // moment, the runs of the other members are recorded.
 func claimAnnotations(s *observed.State, claim *corev1.PersistentVolumeClaim) map[string]string {
-	annotations := map[string]string{desired.LostWritesAnnotation: s.LostWrites(claim.Name)} // it outlives the pod
+	// The pod also has the message of the member, but the annotation outlives the pod.
+	annotations := map[string]string{desired.LostWritesAnnotation: s.LostWrites(claim.Name)}
 	m := s.Member(claim.Name)
 	if m == nil {
 		return annotations
@@ -69,7 +70,7 @@ func claimAnnotations(s *observed.State, claim *corev1.PersistentVolumeClaim) ma
 	if !m.Healthy {
 		return annotations
 	}
-	annotations[desired.LostWritesAnnotation] = "" // it runs again, after a recovery from its data
+	annotations[desired.LostWritesAnnotation] = "" // the member runs again, after a recovery from its data
 	switch {
 	case s.Agrees(*m):
 		annotations[desired.UnprovenAnnotation] = ""
@@ -103,7 +104,7 @@ func forgetReplacedMembers(ctx context.Context, objects owned.Objects, state *ob
 	return nil
 }
 
-// Replaced reports whether a claim is not the one on which its member has started, because the claim was deleted and
+// Replaced reports whether the member of a claim has started on another claim, because the claim was deleted and
 // created again. The status records the UID of the claim once, when the member has started.
 func Replaced(cluster *v1alpha1.ApiServerCluster, claim *corev1.PersistentVolumeClaim) bool {
 	m := memberStatus(cluster, claim.Name)

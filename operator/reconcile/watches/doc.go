@@ -5,7 +5,7 @@
 // # Decisions
 //
 //   - Of the cluster itself, only changes of the spec and of annotations count. The operator writes the status in most
-//     reconciliations; its own writes must not cause further ones.
+//     reconciliations; its own writes must not cause further reconciliations.
 //   - An object belongs to the cluster that its owner reference names. Claims and Secrets without an owner reference
 //     belong to the cluster in their label, since the garbage collector must not see an owner (desired.Detach).
 //   - A ConfigMap or Secret of a user belongs to all clusters whose spec names it (desired.Sources).
