@@ -136,6 +136,22 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// TestForeignBudget checks that a budget of another owner with the cluster's name is an error only if the cluster needs
+// a budget.
+func TestForeignBudget(t *testing.T) {
+	h := ownedtest.NewHost(t, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo"}})
+	one, budget := int32(1), &policyv1.PodDisruptionBudget{}
+	cluster := ownedtest.NewCluster(ownedtest.Bootstrapped, func(c *v1alpha1.ApiServerCluster) { c.Spec.Replicas = &one })
+	state := &observed.State{Cluster: cluster, Members: []etcd.Member{{Name: "demo-0"}}}
+	if err := EnsureBudget(t.Context(), h.Objects, state); err != nil || !h.Exists("demo", budget) {
+		t.Errorf("a budget that the cluster does not need: %v", err)
+	}
+	cluster.Spec.Replicas = nil
+	if err := EnsureBudget(t.Context(), h.Objects, state); !errors.Is(err, owned.ErrForeign) || !h.Exists("demo", budget) {
+		t.Errorf("a budget that the cluster needs: %v", err)
+	}
+}
+
 // TestFailedRequests lets each request of the steps fail, while objects are created, restored and deleted.
 func TestFailedRequests(t *testing.T) {
 	step := func(cluster *v1alpha1.ApiServerCluster) func(*ownedtest.Host) error {
