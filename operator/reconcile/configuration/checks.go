@@ -26,9 +26,10 @@ type Checks struct {
 }
 
 type checkResult struct {
-	input  [sha256.Size]byte
-	static string
-	err    error
+	input     [sha256.Size]byte
+	static    string
+	err       error
+	transient bool // the result does not follow from the input alone, so that it is not cached
 }
 
 // NewChecks returns an empty cache.
@@ -59,8 +60,14 @@ func (c *Checks) files(cluster *v1alpha1.ApiServerCluster, files map[string][]by
 	return result.static, result.err
 }
 
-func (c *Checks) pod(cluster *v1alpha1.ApiServerCluster, image string, do func() error) error {
-	return c.check("pod", cluster, image, func() checkResult { return checkResult{err: do()} }).err
+// pod validates the pod of a cluster with do, which returns the error of the pod and whether the hosting cluster has
+// accepted it. Only an accepted pod is cached: a rejection may end without a change of the spec, for example when the
+// user creates the PriorityClass that the pod names, and an unavailable API server says nothing about the pod.
+func (c *Checks) pod(cluster *v1alpha1.ApiServerCluster, image string, do func() (accepted bool, err error)) error {
+	return c.check("pod", cluster, image, func() checkResult {
+		accepted, err := do()
+		return checkResult{err: err, transient: !accepted}
+	}).err
 }
 
 // check returns the last result of a kind of check if the spec and the input have not changed, else the result of do.
@@ -85,6 +92,9 @@ func (c *Checks) check(kind string, cluster *v1alpha1.ApiServerCluster, input an
 		return other
 	}
 	result := do()
+	if result.transient {
+		return result
+	}
 	result.input = sum
 	if result.err != nil {
 		kind += " failed"

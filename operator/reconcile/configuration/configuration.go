@@ -202,21 +202,23 @@ func (s Steps) deleteUnusedFiles(ctx context.Context, state *observed.State, cur
 
 // validatePod returns the error of the hosting cluster for a pod with the patch in the spec. It sends a dry run, so no
 // pod is created. Without it, an invalid patch would be found only after the rollout has deleted the first pod. An
-// exceeded quota is not an error of the patch: it may be raised, and concerns the number of pods.
+// exceeded quota is not an error of the patch: it may be raised, and concerns the number of pods. After any other
+// error, such as a timeout, the pod counts as valid, and the next reconciliation sends it again.
 func (s Steps) validatePod(ctx context.Context, state *observed.State, configuration desired.Configuration) error {
 	pod, err := desired.ExamplePod(state.Cluster, state.Image, configuration)
 	if err != nil {
 		return err
 	}
-	return s.Checks.pod(state.Cluster, state.Image, func() error {
+	return s.Checks.pod(state.Cluster, state.Image, func() (accepted bool, err error) {
 		if err := controllerutil.SetControllerReference(state.Cluster, pod, s.Objects.Client.Scheme()); err != nil {
-			return err
+			return false, err
 		}
-		err := s.Objects.Client.Create(ctx, pod, client.DryRunAll)
-		quota := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
-		if !quota && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err)) {
-			return fmt.Errorf("spec.patches.pod: %w", err)
+		switch err = s.Objects.Client.Create(ctx, pod, client.DryRunAll); {
+		case err == nil, apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
+			return true, nil
+		case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
+			return false, fmt.Errorf("spec.patches.pod: %w", err)
 		}
-		return nil
+		return false, nil
 	})
 }
