@@ -28,8 +28,8 @@
 //   - An authority is never replaced in one step: its clients would lose access.
 //   - A Secret that is missing although it is in use is not created again if that would do harm. It is reported as
 //     lost, unless the user permits its replacement. Until then, nothing that depends on the spec is changed.
-//   - An authority is stored before a leaf that it has issued. A failed write ends the step, so that no pod mounts a
-//     leaf of an authority that is not stored.
+//   - An authority is stored before a leaf that it has issued. If the authority cannot be written, the step ends, so
+//     that no pod mounts a leaf of an authority that is not stored.
 //   - Pods mount only validated certificates: the user's certificates are copied into Secrets of the cluster.
 //   - Ensure is idempotent in each stage of a rotation.
 //

@@ -38,7 +38,8 @@
 // # What may block, and when it looks again
 //
 // Requests to the API servers of the cluster have a timeout of five seconds. A failure of one companion is part of its
-// status, and does not delay the others. Deployments are watched, but pods of companions are not: while a companion is
-// unavailable, Ensure requests another look every ten seconds, for at most five minutes. A companion can be removed
-// only while an API server is ready.
+// status and an error of the step, but does not delay the other companion. Deployments are watched, but pods of
+// companions are not: while a companion is unavailable, Ensure requests another look every ten seconds, for at most
+// five minutes. The controller manager can be removed only while an API server is ready, because the objects for nodes
+// inside the cluster are deleted first.
 package companions

@@ -37,7 +37,7 @@
 // # What may block, and when it looks again
 //
 // A validation loads the files with the loaders of the API server in the operator's process, which takes milliseconds
-// to seconds. Checks therefore keeps the result until the spec or the files change. The lock of Checks is not held
-// while a validation runs. Changes of the user's objects are watched (package watches); the step requests no
-// reconciliation.
+// to seconds. Checks therefore keeps the result until the spec or the files change. A dry run that was not accepted is
+// repeated in each reconciliation. The lock of Checks is not held while a validation runs. The objects that the spec
+// names are watched (package watches); the step requests no reconciliation.
 package configuration

@@ -44,8 +44,8 @@
 //
 // Every step of a procedure follows from pods, claims, members and the intent. If the operator stops after the intent
 // is stored and before the action, the next plan returns the same action. If it stops after the action, the next
-// observation shows its effect. If the response of etcd is lost, the error ends the reconciliation, and the member list
-// shows whether the change was made.
+// observation shows its effect. If the response of etcd is lost, the step ends, and in the next reconciliation the
+// member list shows whether the change was made.
 //
 // # What may block, and when it looks again
 //

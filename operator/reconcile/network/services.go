@@ -68,7 +68,7 @@ func ensureService(
 
 // restoredService returns the current Service with the wanted fields. It keeps fields that the API server and other
 // controllers set, such as addresses and node ports, and fields that the operator never sets. Annotations are only
-// added or changed: an annotation that was removed from the spec stays, because it cannot be told apart from an
+// added or changed: an annotation that was removed from the spec stays, because it cannot be distinguished from an
 // annotation of a load balancer controller. A load balancer class that is not in the spec, for example from an
 // admission webhook, is kept as well, because the field is immutable as long as the type is LoadBalancer.
 func restoredService(current, wanted *corev1.Service) *corev1.Service {

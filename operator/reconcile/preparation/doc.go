@@ -15,8 +15,8 @@
 //
 // # Invariants
 //
-//   - Pods are read from the API server and not from a cache. A pod that is not found is known not to exist, and only
-//     then may the member start on the volume.
+//   - Pods are read from the API server and not from a cache. A pod that is not found is known not to exist. A member
+//     starts only after the pod has succeeded.
 //   - Data is restored only if something shows that the backup was not replaced: a digest or a verification key that is
 //     stored outside of the destination. Only the user can waive that, with verification: Skip, and every such restore
 //     is reported (ReportUnverified).

@@ -23,8 +23,8 @@
 //
 //   - The operator never begins a recovery by itself, because a recovery may lose acknowledged writes. A request that
 //     was made while etcd has a quorum is recorded as not needed, so that it does not take effect later.
-//   - All pods have stopped before the data of one is prepared: members that still ran could regain the old quorum, and
-//     two clusters would acknowledge writes.
+//   - All pods have stopped before data is prepared: members that still run could regain the old quorum, and two
+//     clusters would acknowledge writes.
 //   - A member must not start while the pod may still write into its volume. So Recover does not return objects to be
 //     applied, but reads its pod from the API server, creates and deletes it itself.
 //   - The recovered member gets a new member ID and a new log, so that a former member that returns cannot vote with

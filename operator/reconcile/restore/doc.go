@@ -25,8 +25,8 @@
 //   - No member starts before the data is restored and verified and all keys are present. A member with other keys
 //     would accept requests that it cannot decrypt or verify.
 //   - status.restore.completed never changes back.
-//   - A service-account key in a Secret is used only if it has the fingerprint in the manifest, and a manifest without
-//     a signature or digest is not trusted (see verifiedManifest).
+//   - A service-account key in a Secret is used only if it has the fingerprint in the manifest. Parts of a manifest
+//     that were not verified are not used, unless the user skips the verification.
 //
 // # Order
 //

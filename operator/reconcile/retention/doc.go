@@ -14,9 +14,10 @@
 //
 // # Reads and writes
 //
-// The package reads claims, the Secrets of keys, the record and pods from the API server. It writes owner references,
-// annotations and labels of claims and Secrets, the record CLUSTER-retained, and, for an adoption, the whole status of
-// the new cluster with an optimistic lock.
+// The package reads claims, the Secrets of keys, the record and pods from the API server; only EnsureOwnership, which
+// runs in each reconciliation, reads Secrets from the cache. The package writes owner references, annotations and
+// labels of claims and Secrets, the record CLUSTER-retained, and, for an adoption, the whole status of the new cluster
+// with an optimistic lock.
 //
 // # Invariants
 //

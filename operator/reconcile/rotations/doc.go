@@ -16,9 +16,10 @@
 //
 // # Reads and writes
 //
-// Plan reads the Deployments of companions, ApiServerKubeconfigs with their Secrets, and the APIServices of a cluster
-// in mode Extension, from the API server. It probes the replicas only while a rotation is in progress. It writes
-// status.rotations.authorities and status.rotations.serviceAccountKeys, with an optimistic lock, and nothing else.
+// While a rotation is in progress, Plan probes the replicas, and reads the Deployments of companions,
+// ApiServerKubeconfigs with their Secrets, and the APIServices of a cluster in mode Extension from the API server. It
+// writes status.rotations.authorities and status.rotations.serviceAccountKeys, with an optimistic lock, and nothing
+// else.
 //
 // # Invariants
 //

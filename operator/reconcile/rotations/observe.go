@@ -136,7 +136,7 @@ func (w wanted) relevant(names [][]byte) [][]byte {
 
 // sameNames reports whether two lists contain the same names in any order. A name can occur more than once, because an
 // authority of the user may have the same name as its successor. Names are all that a TLS handshake shows: for two
-// authorities with one name, the number of occurrences tells whether the replica trusts both.
+// authorities with one name, the number of occurrences shows whether the replica trusts both.
 func sameNames(a, b [][]byte) bool {
 	sorted := func(names [][]byte) [][]byte { return slices.SortedFunc(slices.Values(names), bytes.Compare) }
 	return slices.EqualFunc(sorted(a), sorted(b), bytes.Equal)

@@ -3,8 +3,8 @@
 //
 // # Life of an upgrade
 //
-//   - Hold compares the etcd versions of the members that run the former image with the versions of the next image. The
-//     latter are known once a member runs it, or if it is the image of the operator.
+//   - Hold compares the etcd versions of the members that run the former image with the versions of the next image,
+//     which are known once a member runs that image, or if it is the image of the operator.
 //   - If a backup is required, Hold records its name together with both images in status.upgrade, and then creates the
 //     ApiServerBackup. The destination is in the spec, or is the destination of the first backup schedule of the
 //     cluster. Without a destination, it records that the backup is skipped, and the upgrade proceeds.
