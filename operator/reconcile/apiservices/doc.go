@@ -8,7 +8,7 @@
 //     extension API servers; in the host, a ready replica must serve the version. An APIService that is not available
 //     fails discovery, and with it the deletion of namespaces and garbage collection.
 //   - Which APIServices are no longer in the spec. They are found by the labels of the cluster.
-//   - When to look at an APIService again, since nothing inside the cluster or in the host is watched.
+//   - When to read an APIService again, since nothing inside the cluster or in the host is watched.
 //
 // # Reads and writes
 //
@@ -41,10 +41,10 @@
 // the next reconciliation completes whatever was interrupted. A removed APIService stays in the status until its
 // objects are deleted.
 //
-// # What may block, and when it looks again
+// # What may block, and requeues
 //
 // Requests to the API servers of a cluster have a timeout of five seconds. A failure concerns one APIService, is part
 // of its status and is not an error. For a minute after the condition APIServicesAvailable has changed, an APIService
-// that is not available is looked at every two seconds, and after that at the usual intervals of package outcome. A
-// cluster with APIServices is never quiet.
+// that is not available is read every two seconds, and after that at the usual intervals of package outcome. A cluster
+// with APIServices is never quiet.
 package apiservices

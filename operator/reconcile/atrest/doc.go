@@ -43,7 +43,7 @@
 // same write. If the operator stops while objects are being rewritten, it repeats at most the pages since the last
 // stored position; a repeated patch writes nothing, because the object is already encrypted with the new key.
 //
-// # What may block, and when it looks again
+// # What may block, and requeues
 //
 // Rewriting takes about five seconds of a reconciliation (rewriteTime): after that, no further page of objects is
 // requested, and the next reconciliation continues. The hash of the configuration that a replica uses is read from its

@@ -39,7 +39,7 @@
 //   - Secrets are mounted by the pod, or sealed for the recipients of the user. They are not part of a status, event or
 //     argument.
 //
-// # What may block, and when it looks again
+// # What may block, and requeues
 //
 // Both controllers send requests only to the hosting cluster. A backup that waits is reconciled every two seconds, and
 // its pod is watched. Conflicts are retried with growing delays. A schedule is reconciled at its next scheduled time,

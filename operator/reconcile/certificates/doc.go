@@ -48,7 +48,7 @@
 // stops between two leaves, they belong to consecutive stages of a rotation, which accept each other. Each Secret is
 // written with the resource version with which it was read, so that two operators cannot store two different keys.
 //
-// # When it looks again
+// # Requeues
 //
 // The runner requests a reconciliation for the renewal of each certificate and authority (Result.Expiries). Changes of
 // the Secrets, including the Secrets of users, are watched. Nothing blocks except for requests to the hosting cluster:

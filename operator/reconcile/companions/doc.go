@@ -35,11 +35,11 @@
 // A listed companion without objects is created by the next reconciliation, and a removed one stays listed until all of
 // its objects are deleted. All other writes are repeated if the object differs.
 //
-// # What may block, and when it looks again
+// # What may block, and requeues
 //
 // Requests to the API servers of the cluster have a timeout of five seconds. A failure of one companion is part of its
 // status and an error of the step, but does not delay the other companion. Deployments are watched, but pods of
-// companions are not: while a companion is unavailable, Ensure requests another look every ten seconds, for at most
+// companions are not: while a companion is unavailable, Ensure requests a reconciliation every ten seconds, for at most
 // five minutes. The controller manager can be removed only while an API server is ready, because the objects for nodes
 // inside the cluster are deleted first.
 package companions

@@ -34,7 +34,7 @@
 // companions and rotations of credentials continue. If the operator stops between the writes, the new static Secret
 // exists without a pod, and the next reconciliation finds it by its name.
 //
-// # What may block, and when it looks again
+// # What may block, and requeues
 //
 // A validation loads the files with the loaders of the API server in the operator's process, which takes milliseconds
 // to seconds. Checks therefore keeps the result until the spec or the files change. A dry run that was not accepted is

@@ -39,7 +39,7 @@
 // deleting objects that still exist are idempotent. If the operator stops between the deletion of the last object and
 // the removal of the finalizer, the next reconciliation finds nothing to delete and removes it.
 //
-// # What may block, and when it looks again
+// # What may block, and requeues
 //
 // Nothing but requests to the hosting cluster. Remove does not wait for terminating objects, except for APIServices: a
 // pod on a failed node may terminate indefinitely. A final backup is not watched, so that a cluster that waits for it

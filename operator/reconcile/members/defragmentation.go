@@ -22,8 +22,8 @@ const (
 )
 
 // defragmentation returns the part of membership.Observation that decides on defragmentations. The member in the status
-// may be defragmented by a former process of the operator: then the pool knows nothing about it, and membership.Plan
-// sends the request again, or records that the defragmentation was interrupted. A result of the pool for another member
+// may be defragmented by a former process of the operator: then the pool has no record of it, and membership.Plan sends
+// the request again, or records that the defragmentation was interrupted. A result of the pool for another member
 // belongs to a former defragmentation and is ignored.
 func (x *executor) defragmentation() membership.Defragmentation {
 	d := membership.Defragmentation{Now: x.Now, Held: x.holdDefragmentation()}

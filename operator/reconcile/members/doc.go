@@ -47,7 +47,7 @@
 // observation shows its effect. If the response of etcd is lost, the step ends, and in the next reconciliation the
 // member list shows whether the change was made.
 //
-// # What may block, and when it looks again
+// # What may block, and requeues
 //
 // Reads of etcd take at most two seconds, or three after the loss of the quorum, and changes at most five. A
 // defragmentation takes minutes and runs in a goroutine of etcd.Pool, which outlives the reconciliation; TakeActions

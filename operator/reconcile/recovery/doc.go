@@ -42,7 +42,7 @@
 // again by its name, and its identity contains the requestID. If the operator stops after the pod has succeeded, its
 // result is read again. In Starting, the member starts like a single initial member, as often as necessary.
 //
-// # What may block, and when it looks again
+// # What may block, and requeues
 //
 // Nothing but requests to the hosting cluster: the pod does the work, and is watched. The stages are observed by the
 // frequent reconciliations of a progressing cluster.

@@ -69,8 +69,8 @@ func (j *job) recover(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // createRecoveryPod creates the pod that prepares the data: from the volume of the member, or from a backup. An object
-// that a recovery from a backup needs and that is missing is reported in status.recovery and looked for again in the
-// next reconciliation.
+// that a recovery from a backup needs and that is missing is reported in status.recovery, and the next reconciliation
+// checks again.
 func (j *job) createRecoveryPod(ctx context.Context) error {
 	current := j.cluster.Status.Recovery
 	pod := desired.RecoveryPod(j.cluster, j.state.Image)

@@ -41,7 +41,7 @@
 // another new key, which nothing has used yet. Once status.restore.completed is set, the pod is no longer needed, and
 // any later reconciliation deletes it.
 //
-// # What may block, and when it looks again
+// # What may block, and requeues
 //
 // Nothing but requests to the hosting cluster: the pod does the work. The pod is owned, and so watched. An object that
 // is missing, a failed attempt and a terminating pod are observed by the frequent reconciliations of a progressing

@@ -84,8 +84,8 @@ func (j *job) restore(ctx context.Context) error {
 }
 
 // createRestorePod creates the pod that restores the backup, unless an object that the pod needs is missing: the pod
-// would wait for it without a reason in its status. Such an obstacle is reported in status.restore and looked for again
-// in the next reconciliation. A message about a failed attempt stays while the next attempt runs.
+// would wait for it without a reason in its status. Such an obstacle is reported in status.restore, and the next
+// reconciliation checks again. A message about a failed attempt stays while the next attempt runs.
 func (j *job) createRestorePod(ctx context.Context, member string) error {
 	backup, reason, message, err := preparation.StoredBackup(ctx, j.Reader, j.cluster.Namespace,
 		j.cluster.Spec.Restore.From)
@@ -174,7 +174,7 @@ func (j *job) blocked(reason, message string) bool {
 
 // finishRestore stores the keys of the former cluster and records that the backup is restored, or which key is missing.
 // The keys are stored first: once the restore is completed, members start. A missing key is not an error, because only
-// the user can provide it: the result of the pod stays, and each reconciliation looks for the key again.
+// the user can provide it: the result of the pod stays, and each reconciliation tries to read the key again.
 func (j *job) finishRestore(ctx context.Context, pod *corev1.Pod) error {
 	result, err := backups.ParseResult(pod)
 	if err != nil {

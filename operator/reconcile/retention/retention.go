@@ -234,7 +234,7 @@ func retainLostWrites(ctx context.Context, objects owned.Objects, cluster *v1alp
 }
 
 // HasData reports whether a cluster may have stored something. If its status was lost or never written, the annotations
-// of the claims know it, and the pods of an operator that stopped right after it had created them. An external etcd
+// of the claims show it, and the pods of an operator that stopped right after it had created them. An external etcd
 // always counts as data, since the operator cannot know.
 func HasData(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster) (bool, error) {
 	if cluster.ExternalEtcd() || cluster.Bootstrapped() || cluster.Status.Recovery != nil {

@@ -38,7 +38,7 @@
 // members. It precedes the membership actions, which restart the pods that it names. The stages of authorities and of
 // service-account keys are independent.
 //
-// # What may block, and when it looks again
+// # What may block, and requeues
 //
 // A probe of a replica takes at most two seconds, and all replicas are probed at the same time. While a rotation waits
 // for a replica, kubeconfig or companion, the cluster is reconciled every two seconds, or more often within a minute

@@ -18,7 +18,7 @@
 //   - The time at which a stage was entered is stored with it, so that minimum durations survive a restart of the
 //     operator.
 //
-// # When it looks again
+// # Requeues
 //
 // Result collects, for the runner, whether the next reconciliation has to follow immediately (Entered), whether the
 // stage waits for something that no watch reports (Waiting), and when a minimum duration ends (Due).

@@ -39,7 +39,7 @@
 // before it can be stopped. Expand precedes the pods, because the quota of etcd follows the smallest volume. Keep,
 // Release and Delete are membership actions. Each function makes one write per claim and can be repeated.
 //
-// # When it looks again
+// # Requeues
 //
 // Claims are watched. A rejected expansion is tried in each reconciliation. Nothing blocks but requests to the hosting
 // cluster.
