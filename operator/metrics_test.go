@@ -26,13 +26,13 @@ import (
 func (e *environment) checkMetrics(address string) {
 	e.t.Helper()
 	scraper := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "scraper"}}
-	stranger := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "stranger"}}
+	unauthorized := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "unauthorized"}}
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "scraper"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "quorate-metrics-reader"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "scraper"}},
 	}
-	for _, object := range []client.Object{scraper, stranger, binding} {
+	for _, object := range []client.Object{scraper, unauthorized, binding} {
 		if err := e.client.Create(e.t.Context(), object); err != nil {
 			e.t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func (e *environment) checkMetrics(address string) {
 	}{
 		"no token":            {"", http.StatusUnauthorized},
 		"unknown token":       {"nonsense", http.StatusInternalServerError}, // the status that controller-runtime returns
-		"without permissions": {e.token(stranger), http.StatusForbidden},
+		"without permissions": {e.token(unauthorized), http.StatusForbidden},
 		"scraper":             {e.token(scraper), http.StatusOK},
 	} {
 		response, body := e.scrape(address, c.token)
@@ -159,25 +159,25 @@ func (e *environment) checkCertificate() {
 		})
 		return certificate
 	}
-	first := served("made", nil)
+	first := served("created", nil)
 	authority := stored.Data[servingcert.AuthorityKey]
 	now.Step(pki.LeafLifetime * 7 / 10)
 	second := served("renewed", first)
 	if !bytes.Equal(authority, stored.Data[servingcert.AuthorityKey]) {
 		e.t.Error("a certificate was renewed, and its authority with it")
 	}
-	given, err := pki.NewAuthority("given", pki.AuthorityLifetime, now.Now())
+	provided, err := pki.NewAuthority("provided", pki.AuthorityLifetime, now.Now())
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	replaced := stored.DeepCopy()
 	replaced.Labels, replaced.Data = nil, map[string][]byte{
-		corev1.TLSCertKey: given.Certificate, corev1.TLSPrivateKeyKey: given.Key,
+		corev1.TLSCertKey: provided.Certificate, corev1.TLSPrivateKeyKey: provided.Key,
 	}
 	if err := e.client.Update(e.t.Context(), replaced); err != nil {
 		e.t.Fatal(err)
 	}
-	served("given", second)
+	served("provided", second)
 	if stored.ResourceVersion != replaced.ResourceVersion {
 		e.t.Error("a Secret of others was written")
 	}

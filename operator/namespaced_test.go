@@ -37,19 +37,19 @@ func TestNamespacedInstall(t *testing.T) {
 	e.operate([]string{
 		"--namespaces=quorate-clusters", "--pod-namespace=quorate-system", "--metrics-bind-address=" + address,
 	})
-	elsewhere := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo"}}
-	if err := e.client.Create(t.Context(), elsewhere); err != nil {
+	unwatched := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo"}}
+	if err := e.client.Create(t.Context(), unwatched); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.create("demo", v1alpha1.ApiServerClusterSpec{Replicas: ptr.To[int32](1)}); err != nil {
 		t.Fatal(err)
 	}
 	e.await("demo", "bootstrap one replica", settled(1, 1))
-	if err := e.client.Get(t.Context(), client.ObjectKeyFromObject(elsewhere), elsewhere); err != nil {
+	if err := e.client.Get(t.Context(), client.ObjectKeyFromObject(unwatched), unwatched); err != nil {
 		t.Fatal(err)
 	}
-	if len(elsewhere.Finalizers) > 0 || len(elsewhere.Status.Conditions) > 0 {
-		t.Errorf("a cluster in another namespace was reconciled: %+v", elsewhere)
+	if len(unwatched.Finalizers) > 0 || len(unwatched.Status.Conditions) > 0 {
+		t.Errorf("a cluster in another namespace was reconciled: %+v", unwatched)
 	}
 	e.checkPermissions()
 	e.checkNetworkPolicies()
@@ -105,11 +105,11 @@ func (e *environment) checkNetworkPolicies() {
 	if err := e.client.Get(e.t.Context(), members, &policy); err != nil {
 		e.t.Fatal(err)
 	}
-	known := slices.ContainsFunc(policy.Spec.Ingress[1].From, func(p networkingv1.NetworkPolicyPeer) bool {
+	admitted := slices.ContainsFunc(policy.Spec.Ingress[1].From, func(p networkingv1.NetworkPolicyPeer) bool {
 		return p.NamespaceSelector != nil &&
 			p.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] == "quorate-system"
 	})
-	if !known {
+	if !admitted {
 		e.t.Errorf("no rule allows connections from the operator: %+v", policy.Spec)
 	}
 	before := e.pods()

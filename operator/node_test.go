@@ -264,7 +264,7 @@ func (n *node) serveNames() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	server := &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(n.answer)}
+	server := &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(n.resolve)}
 	go func() { _ = server.ActivateAndServe() }()
 	previous := net.DefaultResolver
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -277,21 +277,21 @@ func (n *node) serveNames() {
 	})
 }
 
-func (n *node) answer(w dns.ResponseWriter, question *dns.Msg) {
-	reply := new(dns.Msg)
-	reply.SetReply(question)
-	name, _, _ := strings.Cut(question.Question[0].Name, ".")
+func (n *node) resolve(w dns.ResponseWriter, query *dns.Msg) {
+	response := new(dns.Msg)
+	response.SetReply(query)
+	name, _, _ := strings.Cut(query.Question[0].Name, ".")
 	n.mutex.Lock()
 	pod := n.pods[name]
 	n.mutex.Unlock()
 	switch {
 	case pod == nil:
-		reply.Rcode = dns.RcodeNameError
-	case question.Question[0].Qtype == dns.TypeA:
-		reply.Answer = []dns.RR{&dns.A{
-			Hdr: dns.RR_Header{Name: question.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET},
+		response.Rcode = dns.RcodeNameError
+	case query.Question[0].Qtype == dns.TypeA:
+		response.Answer = []dns.RR{&dns.A{
+			Hdr: dns.RR_Header{Name: query.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET},
 			A:   net.ParseIP(pod.address),
 		}}
 	}
-	_ = w.WriteMsg(reply)
+	_ = w.WriteMsg(response)
 }

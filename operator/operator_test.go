@@ -116,12 +116,12 @@ const operatorUser = "system:serviceaccount:quorate-system:quorate-operator"
 // operate runs the operator from its command line, with the permissions of its service account.
 func (e *environment) operate(args []string) {
 	ctx, cancel := context.WithCancel(e.t.Context())
-	ended := make(chan error, 1)
+	exited := make(chan error, 1)
 	command := append(e.operatorArguments(), args...)
-	go func() { ended <- Run(ctx, command) }()
+	go func() { exited <- Run(ctx, command) }()
 	e.t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
+		if err := <-exited; err != nil {
 			e.t.Errorf("operator: %v", err)
 		}
 	})

@@ -295,17 +295,17 @@ func (e *environment) checkAdmission() {
 			Namespace: e.namespace, Name: "attempt", OwnerReferences: []metav1.OwnerReference{owner},
 		}}
 	}
-	try := func(object client.Object) error {
+	create := func(object client.Object) error {
 		return operator.Create(e.t.Context(), object.DeepCopyObject().(client.Object), client.DryRunAll)
 	}
 	for name, object := range attempts {
-		if err := try(object); err != nil {
+		if err := create(object); err != nil {
 			e.t.Errorf("%s: %v", name, err)
 		}
 	}
 	e.removeRules()
 	for name, object := range attempts {
-		e.until("refusal: "+name, func() bool { return apierrors.IsForbidden(try(object)) })
+		e.until("refusal: "+name, func() bool { return apierrors.IsForbidden(create(object)) })
 	}
 }
 
@@ -319,7 +319,7 @@ func (e *environment) removeRules() {
 	if err := e.client.Delete(e.t.Context(), metrics); err != nil {
 		e.t.Fatal(err)
 	}
-	unseen := func(rule rbacv1.PolicyRule) bool {
+	unused := func(rule rbacv1.PolicyRule) bool {
 		return slices.Contains(rule.Verbs, "bind") || slices.Contains(rule.Resources, "configmaps") ||
 			slices.ContainsFunc(rule.Resources, func(r string) bool { return strings.HasSuffix(r, "/finalizers") })
 	}
@@ -328,7 +328,7 @@ func (e *environment) removeRules() {
 		if err := e.client.Get(e.t.Context(), client.ObjectKey{Name: name}, role); err != nil {
 			e.t.Fatal(err)
 		}
-		role.Rules = slices.DeleteFunc(role.Rules, unseen)
+		role.Rules = slices.DeleteFunc(role.Rules, unused)
 		if err := e.client.Update(e.t.Context(), role); err != nil {
 			e.t.Fatal(err)
 		}
@@ -339,7 +339,7 @@ func (e *environment) removeRules() {
 	); err != nil {
 		e.t.Fatal(err)
 	}
-	role.Rules = slices.DeleteFunc(role.Rules, unseen)
+	role.Rules = slices.DeleteFunc(role.Rules, unused)
 	if err := e.client.Update(e.t.Context(), role); err != nil {
 		e.t.Fatal(err)
 	}

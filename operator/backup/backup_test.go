@@ -185,7 +185,7 @@ func TestAdvance(t *testing.T) {
 		"recorded, quorum lost since": {minute, Attempt{Attempts: 1, Blocked: "no quorum"}, Wait, "no quorum"},
 		"running":                     {minute, Attempt{Attempts: 1, Pod: PodActive}, Wait, ""},
 		"running, quorum lost since":  {minute, Attempt{Attempts: 1, Pod: PodActive, Blocked: "no quorum"}, Wait, ""},
-		"terminating":                 {minute, Attempt{Attempts: 1, Pod: PodLeaving}, Wait, ""},
+		"terminating":                 {minute, Attempt{Attempts: 1, Pod: PodTerminating}, Wait, ""},
 		"succeeded":                   {minute, Attempt{Attempts: 1, Pod: PodSucceeded}, Collect, ""},
 		"failed":                      {minute, Attempt{Attempts: 1, Pod: PodFailed, Failure: "broken"}, Start, "broken"},
 		"failed, no quorum": {

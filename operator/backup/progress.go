@@ -14,12 +14,12 @@ type PodState string
 
 // The states of a pod.
 const (
-	PodMissing   PodState = "Missing"
-	PodStarting  PodState = "Starting" // no container has started yet
-	PodActive    PodState = "Active"
-	PodSucceeded PodState = "Succeeded"
-	PodFailed    PodState = "Failed"
-	PodLeaving   PodState = "Leaving" // the pod is terminating
+	PodMissing     PodState = "Missing"
+	PodStarting    PodState = "Starting" // no container has started yet
+	PodActive      PodState = "Active"
+	PodSucceeded   PodState = "Succeeded"
+	PodFailed      PodState = "Failed"
+	PodTerminating PodState = "Terminating" // the pod is terminating
 )
 
 // Attempt is the input of Advance: the state of an unfinished backup.
@@ -70,7 +70,7 @@ func Advance(a Attempt) (Step, string) {
 			cmp.Or(a.Obstacle, "its containers are waiting"))
 	case a.Pod == PodStarting:
 		return Wait, a.Obstacle
-	case a.Pod == PodActive || a.Pod == PodLeaving:
+	case a.Pod == PodActive || a.Pod == PodTerminating:
 		return Wait, ""
 	case a.Pod == PodFailed && a.Attempts >= MaxAttempts:
 		return Fail, a.Failure

@@ -26,8 +26,8 @@ type Observation struct {
 	Created time.Time // when the schedule was created
 	Last    time.Time // the last scheduled time that was handled; zero: none
 	Suspend bool
-	// Hibernated means that the cluster has no running members, so that no backup is possible. The last scheduled time
-	// in the hibernation is handled after it.
+	// Hibernated means that the cluster has no running members, so that no backup is possible. The last scheduled time in
+	// the hibernation is handled after it.
 	Hibernated bool
 	Deadline   time.Duration // how long after the scheduled time a backup may start; 0: no limit
 	Policy     Concurrency
@@ -53,7 +53,7 @@ func created(s schedule.Schedule, recorded, now time.Time) time.Time {
 	return recorded
 }
 
-// Decide returns what to do about the last scheduled time that was not handled yet. It skips all earlier ones, because
+// Decide returns what to do about the last scheduled time that was not handled yet. It skips all earlier times, because
 // one backup of the present state is enough.
 func Decide(s schedule.Schedule, o Observation) Decision {
 	d := Decision{Next: s.Next(o.Now)}

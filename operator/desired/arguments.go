@@ -36,8 +36,8 @@ var (
 		"service-account-issuer", "service-account-key-file", "service-account-signing-endpoint",
 		"service-account-signing-key-file", "tracing-config-file", "version")
 
-	// unavailablePrefixes, unavailableFlags and all names with the suffix -file are flags that need a file which the
-	// pod does not have, or that the API server does not implement. It would not start with them.
+	// unavailablePrefixes, unavailableFlags and all names with the suffix -file are flags that need a file which the pod
+	// does not have, or that the API server does not implement. It would not start with them.
 	unavailablePrefixes = []string{"authentication-", "authorization-", "oidc-"}
 	unavailableFlags    = sets.New("allow-metric-labels-manifest", "debug-socket-path", "extension-groups", "kubeconfig",
 		"kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key")
@@ -49,15 +49,15 @@ const (
 	unavailable   = "is not available: it needs a file that the pod does not have, or the API server does not implement it"
 )
 
-// denial returns the reason for which spec.extraArgs cannot set a flag, or "". name must be canonical.
-func denial(name string) string {
-	begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+// denialReason returns the reason for which spec.extraArgs cannot set a flag, or "". name must be canonical.
+func denialReason(name string) string {
+	hasPrefix := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
 	switch {
 	case tunable.Has(name):
 		return ""
-	case operatorFlags.Has(name), slices.ContainsFunc(operatorPrefixes, begins):
+	case operatorFlags.Has(name), slices.ContainsFunc(operatorPrefixes, hasPrefix):
 		return setByOperator
-	case unavailableFlags.Has(name), strings.HasSuffix(name, "-file"), slices.ContainsFunc(unavailablePrefixes, begins):
+	case unavailableFlags.Has(name), strings.HasSuffix(name, "-file"), slices.ContainsFunc(unavailablePrefixes, hasPrefix):
 		return unavailable
 	}
 	return ""
@@ -85,7 +85,7 @@ func setExtra(c *config.Config, extra map[string]string) error {
 
 func setFlag(flags *pflag.FlagSet, name, value string) error {
 	canonical := canonicalName(flags, name)
-	reason := denial(canonical)
+	reason := denialReason(canonical)
 	switch {
 	case reason != "":
 		return fmt.Errorf("%s %s", canonical, reason)

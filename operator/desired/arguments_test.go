@@ -36,8 +36,8 @@ func TestEveryFlagIsAllowedOrDenied(t *testing.T) {
 	var all []string
 	serverFlags().VisitAll(func(flag *pflag.Flag) {
 		all = append(all, flag.Name)
-		if (denial(flag.Name) == "") != slices.Contains(allowed, flag.Name) {
-			t.Errorf("--%s: denial %q, but in testdata/allowed-flags.txt: %v", flag.Name, denial(flag.Name),
+		if (denialReason(flag.Name) == "") != slices.Contains(allowed, flag.Name) {
+			t.Errorf("--%s: denialReason %q, but in testdata/allowed-flags.txt: %v", flag.Name, denialReason(flag.Name),
 				slices.Contains(allowed, flag.Name))
 		}
 	})
@@ -60,7 +60,7 @@ func TestFlagsOfTheOperatorAreDenied(t *testing.T) {
 		}
 		for _, arg := range rendered.Args() {
 			flag, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
-			if denial(flag) == "" && !slices.Contains(adjustable, flag) {
+			if denialReason(flag) == "" && !slices.Contains(adjustable, flag) {
 				t.Errorf("%s: the operator sets --%s but spec.extraArgs may set it too", name, flag)
 			}
 		}

@@ -63,8 +63,8 @@ func BackupSigning(cluster *v1alpha1.ApiServerCluster, key []byte, verification 
 	})
 }
 
-// Expectation holds the digests and the key with which a restore verifies that the backup is the one that was created,
-// and was not replaced in its storage.
+// Expectation holds the digests and the key with which a restore verifies that the backup was not replaced in its
+// storage.
 type Expectation struct {
 	ManifestSHA256  string
 	StoredSHA256    string // digest of the stored snapshot; the only digest in the status of backups of earlier releases
@@ -85,13 +85,13 @@ func (e Expectation) flags() []string {
 		return []string{"--unverified"}
 	}
 	var flags []string
-	for _, one := range []struct{ name, value string }{
+	for _, flag := range []struct{ name, value string }{
 		{"--manifest-sha256=", e.ManifestSHA256}, {"--stored-sha256=", e.StoredSHA256}, {
 			"--verification-key=", e.VerificationKey,
 		},
 	} {
-		if one.value != "" {
-			flags = append(flags, one.name+one.value)
+		if flag.value != "" {
+			flags = append(flags, flag.name+flag.value)
 		}
 	}
 	return flags
@@ -297,7 +297,7 @@ func newJob(name, namespace string, cluster *v1alpha1.ApiServerCluster, image st
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{
 			NameLabel: "quorate", "app.kubernetes.io/instance": cluster.Name, ManagedByLabel: ManagedBy, RoleLabel: RoleBackup,
 		}},
-		Spec: podSpec(cluster, Replica{}, handOver),
+		Spec: podSpec(cluster, Replica{}, memberStopTime),
 	}
 	pod.Spec.RestartPolicy, pod.Spec.Affinity, pod.Spec.TopologySpreadConstraints = corev1.RestartPolicyNever, nil, nil
 	pod.Spec.Volumes = nil

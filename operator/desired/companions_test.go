@@ -90,8 +90,8 @@ func TestCompanionsMountWhatTheyUse(t *testing.T) {
 	for _, companion := range Companions(cluster) {
 		pod := CompanionDeployment(cluster, companion, companionCredentials()).Spec.Template.Spec
 		mounted := map[string]bool{}
-		for _, one := range pod.Volumes[0].Projected.Sources {
-			for _, item := range one.Secret.Items {
+		for _, source := range pod.Volumes[0].Projected.Sources {
+			for _, item := range source.Secret.Items {
 				mounted[companionFile(item.Path)] = true
 			}
 		}
@@ -147,15 +147,15 @@ func TestCompanionRestarts(t *testing.T) {
 // TestControllersRestart checks that companions change the hash of API servers only if they change the pods of API
 // servers.
 func TestControllersRestart(t *testing.T) {
-	without, with := demo(nil), demo(joinable)
+	plain, with := demo(nil), demo(joinable)
 	scheduler := demo(func(s *v1alpha1.ApiServerClusterSpec) {
 		s.Companions.KubeScheduler = &v1alpha1.Companion{Image: "s"}
 	})
 	none := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.Controllers = v1alpha1.ControllersNone })
 	sum := func(c *v1alpha1.ApiServerCluster) string { return HashesOf(c, "quorate:1", Configuration{}).Server }
-	if sum(without) != sum(scheduler) || sum(without) == sum(with) || sum(without) == sum(none) {
+	if sum(plain) != sum(scheduler) || sum(plain) == sum(with) || sum(plain) == sum(none) {
 		t.Errorf("got %s without companions, %s with a scheduler, %s with both, %s without controllers",
-			sum(without), sum(scheduler), sum(with), sum(none))
+			sum(plain), sum(scheduler), sum(with), sum(none))
 	}
 }
 

@@ -151,10 +151,10 @@ func (c Configuration) StaticSecret(cluster *v1alpha1.ApiServerCluster) *corev1.
 	if len(files) == 0 {
 		return nil
 	}
-	made := secret(cluster, ConfigurationSecret+"-"+filesHash(files), corev1.SecretTypeOpaque, files)
-	made.Labels[ConfigurationLabel] = "static"
-	made.Immutable = ptr.To(true)
-	return made
+	static := secret(cluster, ConfigurationSecret+"-"+filesHash(files), corev1.SecretTypeOpaque, files)
+	static.Labels[ConfigurationLabel] = "static"
+	static.Immutable = ptr.To(true)
+	return static
 }
 
 // Secret returns the Secret ConfigurationSecret: the last valid files of all parts, and the files that API servers
@@ -216,7 +216,7 @@ func HasEncryption(files *corev1.Secret) bool { return len(files.Data[encryption
 // MissingKeys returns the names of the keys that an encryption state lacks although the EncryptionConfiguration in the
 // Secret ConfigurationSecret encrypts with them. If all is true, the result includes keys that only decrypt.
 func MissingKeys(state encryption.State, files *corev1.Secret, all bool) []string {
-	return state.Lacks(files.Data[encryptionKey], all)
+	return state.MissingKeys(files.Data[encryptionKey], all)
 }
 
 // ReloadHash returns the hash of the files that API servers reload, or "" if there are none.

@@ -373,9 +373,9 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
 	}
-	switched := demo(external)
-	switched.Status.Membership = &v1alpha1.Membership{Bootstrapped: true}
-	if err := Validate(switched, nil); err == nil || !strings.Contains(err.Error(), "cannot be switched") {
+	converted := demo(external)
+	converted.Status.Membership = &v1alpha1.Membership{Bootstrapped: true}
+	if err := Validate(converted, nil); err == nil || !strings.Contains(err.Error(), "cannot be switched") {
 		t.Errorf("switching to an external etcd: error %v", err)
 	}
 	long := demo(nil)

@@ -52,11 +52,11 @@ func checkEncryptedResource(entry string) error {
 		return nil
 	}
 	resource, group, _ := strings.Cut(entry, ".")
-	known, builtIn := builtInResources()[group]
+	resources, builtIn := builtInResources()[group]
 	switch {
 	case strings.ToLower(entry) != entry || entry == "*":
 		return nil // the API server's own validation has a message for it
-	case builtIn && (resource == "*" || slices.Contains(known, resource)):
+	case builtIn && (resource == "*" || slices.Contains(resources, resource)):
 		return nil
 	case builtIn:
 		return fmt.Errorf("%s has no resource %q; write custom resources with their group, such as widgets.example.com",

@@ -94,12 +94,12 @@ func HostServiceAccount(cluster *v1alpha1.ApiServerCluster) *corev1.ServiceAccou
 // and SubjectAccessReviews, and to read namespaces, webhooks and policies.
 func HostClusterRoleBindings(cluster *v1alpha1.ApiServerCluster) []*rbacv1.ClusterRoleBinding {
 	var bindings []*rbacv1.ClusterRoleBinding
-	for _, one := range []struct{ suffix, role string }{
+	for _, binding := range []struct{ suffix, role string }{
 		{"auth-delegator", delegatorRole}, {"host-reader", ExtensionRole},
 	} {
 		bindings = append(bindings, &rbacv1.ClusterRoleBinding{
-			ObjectMeta: hostMeta(cluster, one.suffix),
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: one.role},
+			ObjectMeta: hostMeta(cluster, binding.suffix),
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: binding.role},
 			Subjects:   hostSubjects(cluster),
 		})
 	}

@@ -47,7 +47,7 @@ func FuzzExtraArgs(f *testing.F) {
 		}
 		for i, replica := range exampleReplicas(cluster) {
 			started(t, cluster, replica).Flags().VisitAll(func(flag *pflag.Flag) {
-				if want := bases[i].Lookup(flag.Name); denial(flag.Name) != "" && want.Value.String() != flag.Value.String() {
+				if want := bases[i].Lookup(flag.Name); denialReason(flag.Name) != "" && want.Value.String() != flag.Value.String() {
 					t.Errorf("%q=%q set --%s to %s; the operator's is %s", name, value, flag.Name, flag.Value, want.Value)
 				}
 			})
@@ -107,7 +107,7 @@ func checkSpelling(t *testing.T, name, value string, refused error) {
 		flags := config.Default().Flags()
 		flags.Usage = func() {}
 		_ = flags.ParseAll([]string{arg}, func(flag *pflag.Flag, _ string) error {
-			if denial(flag.Name) != "" && refused == nil {
+			if denialReason(flag.Name) != "" && refused == nil {
 				t.Errorf("%q=%q sets --%s", name, value, flag.Name)
 			}
 			return nil

@@ -92,20 +92,20 @@ func Outdated(pod *corev1.Pod, hashes Hashes, voters []string) bool {
 	if pod.Labels[RoleLabel] == RoleMember {
 		return pod.Annotations[EtcdHashAnnotation] != hashes.Etcd
 	}
-	known := strings.Split(pod.Annotations[EndpointsAnnotation], ",")
-	left := 0
+	connected := strings.Split(pod.Annotations[EndpointsAnnotation], ",")
+	matching := 0
 	for _, voter := range voters {
-		if slices.Contains(known, voter) {
-			left++
+		if slices.Contains(connected, voter) {
+			matching++
 		}
 	}
-	return 2*left < len(voters)
+	return 2*matching < len(voters)
 }
 
 func merged(all ...map[string]string) map[string]string {
 	out := map[string]string{}
-	for _, one := range all {
-		maps.Copy(out, one)
+	for _, labels := range all {
+		maps.Copy(out, labels)
 	}
 	return out
 }

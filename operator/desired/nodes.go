@@ -36,15 +36,15 @@ func NodesSelector(cluster *v1alpha1.ApiServerCluster) labels.Set {
 // kubelet to request a client certificate and to renew it, and make the controller manager approve both.
 func NodeBindings(cluster *v1alpha1.ApiServerCluster) []*rbacv1.ClusterRoleBinding {
 	var bindings []*rbacv1.ClusterRoleBinding
-	for _, one := range []struct{ name, role, group string }{
+	for _, entry := range []struct{ name, role, group string }{
 		{"quorate:node-bootstrapper", "system:node-bootstrapper", bootstrappers},
 		{"quorate:node-approve-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", bootstrappers},
 		{"quorate:node-approve-renewal", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", nodes},
 	} {
 		bindings = append(bindings, &rbacv1.ClusterRoleBinding{
-			ObjectMeta: nodesMeta(cluster, "", one.name),
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: one.role},
-			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: one.group}},
+			ObjectMeta: nodesMeta(cluster, "", entry.name),
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: entry.role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: entry.group}},
 		})
 	}
 	return bindings

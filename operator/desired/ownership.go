@@ -85,11 +85,11 @@ func Release(cluster *v1alpha1.ApiServerCluster, object metav1.Object) {
 // Retain marks an object of a cluster as retained when the cluster is deleted.
 func Retain(cluster *v1alpha1.ApiServerCluster, object metav1.Object) {
 	Detach(cluster, object)
-	Return(string(cluster.UID), object)
+	MarkRetained(string(cluster.UID), object)
 }
 
-// Return marks an object as retained from the deleted cluster with the UID former.
-func Return(former string, object metav1.Object) {
+// MarkRetained marks an object as retained from the deleted cluster with the UID former.
+func MarkRetained(former string, object metav1.Object) {
 	annotate(object, ClusterUIDAnnotation, former)
 	labels := object.GetLabels()
 	if labels == nil {

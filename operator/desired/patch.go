@@ -132,8 +132,8 @@ func checkDirectives(at string, value any) error {
 			}
 		}
 	case []any:
-		for i, one := range value {
-			if err := checkDirectives(fmt.Sprintf("%s[%d]", at, i), one); err != nil {
+		for i, item := range value {
+			if err := checkDirectives(fmt.Sprintf("%s[%d]", at, i), item); err != nil {
 				return err
 			}
 		}
@@ -202,7 +202,7 @@ func checkContainer(container object) (errs []error) {
 		}
 	}
 	for _, mount := range list(container["volumeMounts"]) {
-		if at, _ := mount["mountPath"].(string); hides(at) {
+		if at, _ := mount["mountPath"].(string); overlapsOperatorDirectory(at) {
 			errs = append(errs,
 				fmt.Errorf("spec.containers[%s].volumeMounts[%s]: the directory %s", ServerContainer, at, setByOperator))
 		}
@@ -210,8 +210,8 @@ func checkContainer(container object) (errs []error) {
 	return errs
 }
 
-// hides reports whether a mount is at, below or above a directory of the operator.
-func hides(mountPath string) bool {
+// overlapsOperatorDirectory reports whether a mount is at, below or above a directory of the operator.
+func overlapsOperatorDirectory(mountPath string) bool {
 	at := path.Clean("/"+mountPath) + "/"
 	return slices.ContainsFunc(operatorDirectories, func(directory string) bool {
 		directory += "/"
@@ -222,8 +222,8 @@ func hides(mountPath string) bool {
 // list returns those elements of a decoded JSON list that are objects.
 func list(value any) (objects []object) {
 	items, _ := value.([]any)
-	for _, one := range items {
-		if fields, ok := one.(object); ok {
+	for _, item := range items {
+		if fields, ok := item.(object); ok {
 			objects = append(objects, fields)
 		}
 	}

@@ -19,8 +19,8 @@ import (
 const (
 	// user is the UID and GID of the processes: nonroot in the image.
 	user = 65532
-	// handOver is the time that a member needs to move its leadership and to close its database.
-	handOver = 12 * time.Second
+	// memberStopTime is the time that a member needs to move its leadership and to close its database.
+	memberStopTime = 12 * time.Second
 	// maxTerminationGrace limits for how long a terminating replica may delay a rollout or a drain of a node.
 	maxTerminationGrace = time.Hour
 	// startupTimeout is the time that a replica may take to start, including reading a large database or receiving a
@@ -69,7 +69,7 @@ func Pod(
 // terminationGrace returns the duration of a graceful termination, after which the kubelet kills the replica. Each
 // summand is capped, so that the sum cannot overflow.
 func terminationGrace(c *config.Config) time.Duration {
-	grace := handOver
+	grace := memberStopTime
 	for _, part := range []time.Duration{
 		c.Serving.ShutdownDelay, c.Serving.RequestTimeout, c.Serving.ShutdownWatchTerminationGrace,
 	} {

@@ -50,18 +50,18 @@ func checkProtected(before, after *corev1.Pod) error {
 }
 
 func checkProtectedMetadata(before, after *corev1.Pod) error {
-	own, patched := before.ObjectMeta.DeepCopy(), after.ObjectMeta.DeepCopy()
-	for _, entries := range []struct{ own, patched map[string]string }{
-		{own.Labels, patched.Labels}, {own.Annotations, patched.Annotations},
+	original, patched := before.ObjectMeta.DeepCopy(), after.ObjectMeta.DeepCopy()
+	for _, entries := range []struct{ original, patched map[string]string }{
+		{original.Labels, patched.Labels}, {original.Annotations, patched.Annotations},
 	} {
-		for key, value := range entries.own {
+		for key, value := range entries.original {
 			if entries.patched[key] != value {
 				return fmt.Errorf("metadata: %s %s", key, setByOperator)
 			}
 		}
 	}
-	own.Labels, own.Annotations, patched.Labels, patched.Annotations = nil, nil, nil, nil
-	if !equality.Semantic.DeepEqual(own, patched) {
+	original.Labels, original.Annotations, patched.Labels, patched.Annotations = nil, nil, nil, nil
+	if !equality.Semantic.DeepEqual(original, patched) {
 		return fmt.Errorf("metadata, except for labels and annotations, %s", setByOperator)
 	}
 	return nil
@@ -88,7 +88,7 @@ func checkProtectedContainer(before, after *corev1.Container) error {
 		}
 	}
 	for _, mount := range after.VolumeMounts {
-		if !slices.Contains(before.VolumeMounts, mount) && hides(mount.MountPath) {
+		if !slices.Contains(before.VolumeMounts, mount) && overlapsOperatorDirectory(mount.MountPath) {
 			errs = append(errs,
 				fmt.Errorf("spec.containers[%s].volumeMounts[%s]: the directory %s", ServerContainer,
 					mount.MountPath, setByOperator))

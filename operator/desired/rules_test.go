@@ -102,7 +102,7 @@ func TestExtraArgsRulesAgree(t *testing.T) {
 	flags.VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })
 	for _, name := range append(names, "etcd-x", "audit-x", "authorization-x", "x-file", "authorization-mode-x") {
 		message := evaluate(map[string]any{name: "1"})
-		switch reason := denial(name); {
+		switch reason := denialReason(name); {
 		case reason == "" && message != "", reason != "" && !strings.Contains(message, reason),
 			reason == setByOperator && !namesFlag(message, name):
 			t.Errorf("%s: operator rejects with %q, CRD with %q", name, reason, message)

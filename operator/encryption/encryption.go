@@ -182,8 +182,8 @@ func (s State) Restored(keys []string, spec Scheme, retired Retired) (restored S
 
 // missing returns the given keys that API servers with this state do not have.
 func (s State) missing(keys []string) (missing []string) {
-	had := s.keys()
-	return slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(had, key) })
+	available := s.keys()
+	return slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(available, key) })
 }
 
 // schemes returns the schemes of the state that encrypt any resource, newest first.
@@ -212,11 +212,11 @@ func (s Scheme) key() string {
 	return s.Provider.Kind + ":v1:" + s.Provider.Name
 }
 
-// Lacks returns the sorted names of keys that API servers with the given EncryptionConfiguration use but the state does
-// not contain, for example because the Secret was restored from an old copy. If all is false, the result contains only
-// keys that API servers encrypt with; if all is true, also keys that they only decrypt with. A configuration that
-// cannot be parsed counts as a configuration without keys.
-func (s State) Lacks(configuration []byte, all bool) []string {
+// MissingKeys returns the sorted names of keys that API servers with the given EncryptionConfiguration use but the
+// state does not contain, for example because the Secret was restored from an old copy. If all is false, the result
+// contains only keys that API servers encrypt with; if all is true, also keys that they only decrypt with. A
+// configuration that cannot be parsed counts as a configuration without keys.
+func (s State) MissingKeys(configuration []byte, all bool) []string {
 	var content apiserverv1.EncryptionConfiguration
 	if err := yaml.Unmarshal(configuration, &content); err != nil {
 		return nil

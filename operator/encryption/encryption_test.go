@@ -17,11 +17,11 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func scheme(t *testing.T, kind string, former Scheme, fresh bool, resources ...string) Scheme {
 	t.Helper()
 	start = start.Add(time.Hour)
-	made, err := Scheme{Resources: resources, Provider: Provider{Kind: kind}}.WithKey(former, fresh, start)
+	created, err := Scheme{Resources: resources, Provider: Provider{Kind: kind}}.WithKey(former, fresh, start)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return made
+	return created
 }
 
 var secret = regexp.MustCompile(`secret: .*`)
@@ -30,7 +30,7 @@ var secret = regexp.MustCompile(`secret: .*`)
 func TestStages(t *testing.T) {
 	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
 	second := scheme(t, Secretbox, first, true, "secrets")
-	wide := scheme(t, Secretbox, first, false, "configmaps", "*.apps", "secrets")
+	covering := scheme(t, Secretbox, first, false, "configmaps", "*.apps", "secrets")
 	plugin := Scheme{Resources: []string{"*.*"}, Provider: Provider{
 		Kind: KMS, Name: "vault", Endpoint: "unix:///run/kms/vault.sock", Timeout: 3 * time.Second,
 	}}
@@ -38,7 +38,7 @@ func TestStages(t *testing.T) {
 		"enable":            {Scheme{}, first},
 		"disable":           {first, Scheme{}},
 		"rotate":            {first, second},
-		"resources":         {first, wide},
+		"resources":         {first, covering},
 		"provider":          {first, scheme(t, AESCBC, first, false, "secrets")},
 		"kms-to-everything": {first, plugin},
 	} {
@@ -72,9 +72,9 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// TestLacks checks that no stage of a change lacks a key of the stage before it, except for the keys that DropOld
+// TestMissingKeys checks that no stage of a change lacks a key of the stage before it, except for the keys that DropOld
 // removes, and that unrelated states do lack the keys.
-func TestLacks(t *testing.T) {
+func TestMissingKeys(t *testing.T) {
 	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
 	second := scheme(t, AESCBC, first, true, "secrets", "*.apps")
 	plugin := Scheme{Resources: []string{"secrets"}, Provider: Provider{Kind: KMS, Name: "vault"}}
@@ -91,7 +91,7 @@ func TestLacks(t *testing.T) {
 				t.Fatal(err)
 			}
 			dropped := i+1 == 3
-			if missing := stages[i+1].Lacks(content, !dropped); len(missing) > 0 {
+			if missing := stages[i+1].MissingKeys(content, !dropped); len(missing) > 0 {
 				t.Errorf("%s, stage %d lacks %v", name, i+1, missing)
 			}
 		}
@@ -113,11 +113,11 @@ func TestLacks(t *testing.T) {
 		"the former is dropped": {State{Current: second}, false, nil},
 		"the state in use":      {rewriting, true, nil},
 	} {
-		if got := test.state.Lacks(content, test.all); !slices.Equal(got, test.want) {
+		if got := test.state.MissingKeys(content, test.all); !slices.Equal(got, test.want) {
 			t.Errorf("%s: lacks %v, want %v", name, got, test.want)
 		}
 	}
-	if got := (State{}).Lacks([]byte("nonsense"), true); got != nil {
+	if got := (State{}).MissingKeys([]byte("nonsense"), true); got != nil {
 		t.Errorf("nonsense has the keys %v", got)
 	}
 }
@@ -139,7 +139,7 @@ func TestKeyIsKeptUnlessReplaced(t *testing.T) {
 func TestRestored(t *testing.T) {
 	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
 	second := scheme(t, Secretbox, first, true, "secrets")
-	more := scheme(t, Secretbox, second, false, "secrets", "configmaps")
+	extended := scheme(t, Secretbox, second, false, "secrets", "configmaps")
 	plugin := Scheme{Resources: []string{"secrets"}, Provider: Provider{Kind: KMS, Name: "vault"}}
 	key := func(s Scheme) string { return "secretbox:v1:" + s.Provider.Name }
 	for name, c := range map[string]struct {
@@ -166,7 +166,7 @@ func TestRestored(t *testing.T) {
 		"two retired keys":    {State{}, []string{key(first), key(second)}, plugin, second, 0, Retired{second, first}},
 		"one of two is known": {State{}, []string{key(first), key(second)}, plugin, Scheme{}, 1, Retired{first}},
 		"one key twice": {
-			State{Current: more, Previous: &second}, []string{key(first), key(second)}, second, more, 0, Retired{first},
+			State{Current: extended, Previous: &second}, []string{key(first), key(second)}, second, extended, 0, Retired{first},
 		},
 	} {
 		got, missing := c.former.Restored(c.keys, c.spec, c.retired)
@@ -180,22 +180,22 @@ func TestRestored(t *testing.T) {
 func TestRetired(t *testing.T) {
 	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
 	second := scheme(t, Secretbox, first, true, "secrets")
-	more := scheme(t, Secretbox, second, false, "secrets", "configmaps")
+	extended := scheme(t, Secretbox, second, false, "secrets", "configmaps")
 	plugin := Scheme{Resources: []string{"secrets"}, Provider: Provider{Kind: KMS, Name: "vault"}}
 	var kept Retired
 	for _, change := range []struct{ from, to Scheme }{
-		{Scheme{}, first}, {first, second}, {second, more}, {more, plugin}, {plugin, first},
+		{Scheme{}, first}, {first, second}, {second, extended}, {extended, plugin}, {plugin, first},
 	} {
 		for range 2 { // the last stage is repeated after a crash of the operator
 			kept = kept.With(State{Current: change.from, Next: &change.to}.Promote())
 		}
 	}
-	if len(kept) != 2 || kept[0].Provider != more.Provider || kept[1].Provider != first.Provider {
+	if len(kept) != 2 || kept[0].Provider != extended.Provider || kept[1].Provider != first.Provider {
 		t.Fatalf("kept %+v", kept)
 	}
-	again, err := ParseRetired(kept.Data())
-	if err != nil || len(again) != 2 {
-		t.Errorf("%+v, %v", again, err)
+	parsed, err := ParseRetired(kept.Data())
+	if err != nil || len(parsed) != 2 {
+		t.Errorf("%+v, %v", parsed, err)
 	}
 	needed := kept.Needed([]string{first.key(), "secretbox:v1:another", "kms:v2:vault"})
 	if len(needed) != 1 || needed[0].Provider != first.Provider || len(kept.Needed(nil)) != 0 {

@@ -27,11 +27,11 @@ func (a Acknowledged) Newest(other Acknowledged) Acknowledged {
 func (p *Pool) Acknowledge(cluster string, members []Member, now time.Time) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	known := p.acknowledged[cluster]
+	former := p.acknowledged[cluster]
 	next := make(map[uint64]Acknowledged, len(members))
 	for _, m := range members {
 		state := Acknowledged{Index: m.Applied, Term: m.Term, Revision: m.Revision, Time: now}
-		next[m.ID] = known[m.ID].Newest(state)
+		next[m.ID] = former[m.ID].Newest(state)
 	}
 	p.acknowledged[cluster] = next
 }

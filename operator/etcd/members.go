@@ -241,14 +241,16 @@ func (c *Client) MoveLeader(ctx context.Context, to uint64) error {
 // change sends a request to the leader that the last call of Members has found: only the leader accepts MoveLeader, and
 // other requests need not be forwarded. It never retries. If the response is lost, the next call of Members shows
 // whether the change was executed.
-func (c *Client) change(ctx context.Context, what string, request func(context.Context, *clientv3.Client) error) error {
+func (c *Client) change(
+	ctx context.Context, operation string, request func(context.Context, *clientv3.Client) error,
+) error {
 	if c.leader == nil {
-		return fmt.Errorf("%s: the leader is unreachable", what)
+		return fmt.Errorf("%s: the leader is unreachable", operation)
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	if err := request(ctx, c.leader); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", operation, err)
 	}
 	return nil
 }

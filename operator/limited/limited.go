@@ -46,10 +46,10 @@ func Connect(
 	}
 }
 
-// take takes a token of the limiter for one write, or returns an error if the limit is exceeded. The limit applies to
-// an object's UID. Before an object has a UID, as in a create request, it applies to its name, so that repeated
+// acquire takes a token of the limiter for one write, or returns an error if the limit is exceeded. The limit applies
+// to an object's UID. Before an object has a UID, as in a create request, it applies to its name, so that repeated
 // creation counts as writes of one object.
-func (c *Client) take(object client.Object, dryRun []string) error {
+func (c *Client) acquire(object client.Object, dryRun []string) error {
 	if len(dryRun) > 0 {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (c *Client) take(object client.Object, dryRun []string) error {
 // Create implements client.Writer.
 func (c *Client) Create(ctx context.Context, object client.Object, options ...client.CreateOption) error {
 	all := client.CreateOptions{}
-	if err := c.take(object, all.ApplyOptions(options).DryRun); err != nil {
+	if err := c.acquire(object, all.ApplyOptions(options).DryRun); err != nil {
 		return err
 	}
 	return c.Client.Create(ctx, object, options...)
@@ -76,7 +76,7 @@ func (c *Client) Create(ctx context.Context, object client.Object, options ...cl
 // Update implements client.Writer.
 func (c *Client) Update(ctx context.Context, object client.Object, options ...client.UpdateOption) error {
 	all := client.UpdateOptions{}
-	if err := c.take(object, all.ApplyOptions(options).DryRun); err != nil {
+	if err := c.acquire(object, all.ApplyOptions(options).DryRun); err != nil {
 		return err
 	}
 	return c.Client.Update(ctx, object, options...)
@@ -87,7 +87,7 @@ func (c *Client) Patch(
 	ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption,
 ) error {
 	all := client.PatchOptions{}
-	if err := c.take(object, all.ApplyOptions(options).DryRun); err != nil {
+	if err := c.acquire(object, all.ApplyOptions(options).DryRun); err != nil {
 		return err
 	}
 	return c.Client.Patch(ctx, object, patch, options...)
@@ -96,7 +96,7 @@ func (c *Client) Patch(
 // Delete implements client.Writer.
 func (c *Client) Delete(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
 	all := client.DeleteOptions{}
-	if err := c.take(object, all.ApplyOptions(options).DryRun); err != nil {
+	if err := c.acquire(object, all.ApplyOptions(options).DryRun); err != nil {
 		return err
 	}
 	return c.Client.Delete(ctx, object, options...)
@@ -116,7 +116,7 @@ func (w statusWriter) Update(
 	ctx context.Context, object client.Object, options ...client.SubResourceUpdateOption,
 ) error {
 	all := client.SubResourceUpdateOptions{}
-	if err := w.client.take(object, all.ApplyOptions(options).DryRun); err != nil {
+	if err := w.client.acquire(object, all.ApplyOptions(options).DryRun); err != nil {
 		return err
 	}
 	return w.SubResourceWriter.Update(ctx, object, options...)
@@ -127,7 +127,7 @@ func (w statusWriter) Patch(
 	ctx context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption,
 ) error {
 	all := client.SubResourcePatchOptions{}
-	if err := w.client.take(object, all.ApplyOptions(options).DryRun); err != nil {
+	if err := w.client.acquire(object, all.ApplyOptions(options).DryRun); err != nil {
 		return err
 	}
 	return w.SubResourceWriter.Patch(ctx, object, patch, options...)

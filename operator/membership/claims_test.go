@@ -26,7 +26,7 @@ func (w *world) changeClaim(a Action, seen snapshot) {
 	case ReleaseClaim:
 		w.released = append(w.released, a.Name)
 	case DeleteClaim:
-		if claim.Kept || w.precious[a.Name] {
+		if claim.Kept || w.soleCopies[a.Name] {
 			w.t.Errorf("%s: it may have the only copy of acknowledged writes", describe(a))
 		}
 	}
@@ -34,11 +34,11 @@ func (w *world) changeClaim(a Action, seen snapshot) {
 	delete(w.dataOf, a.Name)
 }
 
-// noteRemoval remembers that a voter is removed while it may have the only copy of acknowledged writes.
-func (w *world) noteRemoval(a Action) {
+// recordRemoval remembers that a voter is removed while it may have the only copy of acknowledged writes.
+func (w *world) recordRemoval(a Action) {
 	m, claim := w.member(a.Name), w.claims[a.Name]
 	intact := claim != nil && !claim.Lost && !claim.Replaced
 	if m != nil && m.ID == a.ID && w.unprovenReason(*m) != "" && intact && !w.stale {
-		w.precious[a.Name] = true
+		w.soleCopies[a.Name] = true
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// journey scales, repairs and updates a cluster. It calls pause before each step.
-func journey(w *world, pause func()) {
+// runLifecycle scales, repairs and updates a cluster. It calls pause before each step.
+func runLifecycle(w *world, pause func()) {
 	settle := func(changes ...string) {
 		for _, change := range changes {
 			w.execute(strings.Fields(change))
@@ -65,17 +65,17 @@ func (w *world) checkSettled() {
 	}
 }
 
-// TestCrashAndStaleViewAtEveryStep interrupts the operator before each step. A second operator executes one action
-// that it planned from an observation delay steps old.
+// TestCrashAndStaleViewAtEveryStep interrupts the operator before each step. A second operator executes one action that
+// it planned from an observation delay steps old.
 func TestCrashAndStaleViewAtEveryStep(t *testing.T) {
 	total := 0
-	journey(newWorld(t), func() { total++ })
+	runLifecycle(newWorld(t), func() { total++ })
 	for _, delay := range []int{1, 2, 5, 15} {
 		for at := delay; at < total; at++ {
 			t.Run(fmt.Sprintf("step %d, view %d steps old", at, delay), func(t *testing.T) {
 				w := newWorld(t)
 				var seen []snapshot
-				journey(w, func() {
+				runLifecycle(w, func() {
 					seen = append(seen, w.observe())
 					if len(seen) == at+1 {
 						w.replay(seen[at-delay])

@@ -8,9 +8,9 @@ import (
 
 // Shares of the quota, in percent.
 const (
-	nearQuota   = 80 // size from which a database is defragmented for less unused space
-	worthwhile  = 10 // unused space that justifies a defragmentation near the quota
-	alarmRepair = 5  // unused space that lets the member disarm the alarm NOSPACE, once it is released
+	nearQuota          = 80 // size from which a database is defragmented for less unused space
+	minUnusedNearQuota = 10 // unused space that justifies a defragmentation near the quota
+	minUnusedForAlarm  = 5  // unused space that lets the member disarm the alarm NOSPACE, once it is released
 )
 
 // Database is the use of a member's database. All sizes are in bytes. The zero value means that the use is unknown.
@@ -24,7 +24,7 @@ type Database struct {
 // unused returns the space that a defragmentation releases.
 func (d Database) unused() int64 { return max(0, d.Size-d.InUse) }
 
-// Defragmentation is the configuration of defragmentations, and the one in progress.
+// Defragmentation is the configuration of defragmentations, and the state of the defragmentation in progress.
 type Defragmentation struct {
 	Enabled     bool
 	FreePercent int           // minimum unused share of the file, in percent
@@ -105,16 +105,17 @@ func (v *view) fragmented(m Member) string {
 	share := func(percent int64) int64 { return db.Quota / 100 * percent }
 	unused := fmt.Sprintf("%d of %d MiB are unused", db.unused()>>20, db.Size>>20)
 	switch {
-	case db.NoSpace && db.Quota > 0 && db.unused() > share(alarmRepair) && db.Size > share(100-alarmRepair):
+	case db.NoSpace && db.Quota > 0 && db.unused() > share(minUnusedForAlarm) && db.Size > share(100-minUnusedForAlarm):
 		return "the alarm NOSPACE is raised, and " + unused
-	case db.NoSpace && db.Quota == 0 && db.unused() > db.Size/100*worthwhile && d.Now.Sub(m.Defragmented) >= d.Interval:
+	case db.NoSpace && db.Quota == 0 && db.unused() > db.Size/100*minUnusedNearQuota &&
+		d.Now.Sub(m.Defragmented) >= d.Interval:
 		// It is unknown whether this disarms the alarm, so try at most once per interval.
 		return "the alarm NOSPACE is raised, the quota is unknown, and " + unused
 	case d.Held != "" || v.rolloutBlocked() != "" || v.outdated() && v.RolloutHeld == "":
 		return ""
 	case d.Now.Sub(m.Defragmented) < d.Interval:
 		return ""
-	case db.Quota > 0 && db.Size >= share(nearQuota) && db.unused() >= share(worthwhile):
+	case db.Quota > 0 && db.Size >= share(nearQuota) && db.unused() >= share(minUnusedNearQuota):
 		return "its database is near the quota, and " + unused
 	case db.unused() >= d.MinFree && db.unused() >= db.Size/100*int64(d.FreePercent) && db.Size > 0:
 		return unused

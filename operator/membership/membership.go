@@ -4,18 +4,18 @@ import "time"
 
 // Observation is the input of Plan. Members are read linearizably; pods and claims are not read from a cache.
 type Observation struct {
-	Cluster     string // name of the cluster, and prefix of all replica names
-	External    bool   // etcd is external: there are only stateless servers
-	Replicas    int    // desired API servers
-	Voters      int    // desired voters: 1, 3 or 5
-	Intent      Intent
-	Taken       []string // names of released claims, which no new member may get
-	Restoring   bool     // a backup has to be restored into the volume of the only initial member
-	Recovery    Recovery
-	RolloutHeld string // why healthy pods are not restarted for an outdated spec, or ""
-	// UpgradeHeld is the reason why outdated members keep their image, or "". While it is set, no member is removed and no
-	// outdated member restarts, not even an unhealthy one, because etcd changes its data as soon as all members have the
-	// new version.
+	Cluster       string // name of the cluster, and prefix of all replica names
+	External      bool   // etcd is external: there are only stateless servers
+	Replicas      int    // desired API servers
+	Voters        int    // desired voters: 1, 3 or 5
+	Intent        Intent
+	ReleasedNames []string // names of released claims, which no new member may get
+	Restoring     bool     // a backup has to be restored into the volume of the only initial member
+	Recovery      Recovery
+	RolloutHeld   string // why healthy pods are not restarted for an outdated spec, or ""
+	// UpgradeHeld is the reason why outdated members keep their image, or "". While it is set, no member is removed and
+	// no outdated member restarts, not even an unhealthy one, because etcd changes its data as soon as all members have
+	// the new version.
 	UpgradeHeld string
 	// Defragmentation is the configuration and the state of defragmentations.
 	Defragmentation Defragmentation
@@ -49,8 +49,8 @@ type Member struct {
 	Lost    bool
 	Kept    bool // the member has stopped, and may have the only copy of acknowledged writes
 	Refuses bool // the member exits, because its volume does not have the data that it has voted with
-	// Unproven is the reason, as a clause, why a voter that does not run may have the only copy of acknowledged writes. It
-	// is "" if the other members are known to have all of them.
+	// Unproven is the reason, as a clause, why a voter that does not run may have the only copy of acknowledged writes.
+	// It is "" if the other members are known to have all of them.
 	Unproven string
 	// Unrecorded is set while a healthy voter would become Unproven if its pod were deleted, because it became healthy so
 	// recently that the runs of the other members are not recorded yet.

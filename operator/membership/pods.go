@@ -170,7 +170,7 @@ func (v *view) hibernationOrder(pod Pod) int {
 	return 3
 }
 
-// withVolume returns the number of voters whose claim is the one on which they have started.
+// withVolume returns the number of voters that still have the claim on which they have started.
 func (v *view) withVolume() int {
 	n := 0
 	for _, m := range v.voters {

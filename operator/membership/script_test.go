@@ -174,7 +174,7 @@ func prefixed(prefix string, lines []string) []string {
 }
 
 // play runs a script and returns it with the actual results.
-func play(t *testing.T, w *world, script []byte) []byte {
+func runScript(t *testing.T, w *world, script []byte) []byte {
 	var out bytes.Buffer
 	lines := bufio.NewScanner(bytes.NewReader(script))
 	for lines.Scan() {
@@ -208,7 +208,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := play(t, newWorld(t), script)
+			got := runScript(t, newWorld(t), script)
 			if *update {
 				if err := os.WriteFile(file, got, 0o644); err != nil {
 					t.Fatal(err)

@@ -132,7 +132,7 @@ func (v *view) successor(leader string) (Member, bool) {
 // nextOrdinal returns an ordinal that no member has ever had and no replica has now.
 func (v *view) nextOrdinal() int {
 	next := v.Intent.NextOrdinal
-	names := slices.Concat([]string{v.Intent.JoiningMember}, v.Intent.InitialMembers, v.Taken)
+	names := slices.Concat([]string{v.Intent.JoiningMember}, v.Intent.InitialMembers, v.ReleasedNames)
 	for _, m := range v.Members {
 		names = append(names, m.Name)
 	}

@@ -12,46 +12,46 @@ import (
 // world simulates etcd, pods, claims and the persisted intent, with the preconditions of the real APIs. Time is in
 // ticks.
 type world struct {
-	t            *testing.T
-	replicas     int
-	voters       int
-	external     bool
-	restoring    bool
-	recovery     Recovery
-	intent       Intent
-	version      int // resource version of the intent
-	noQuorum     int // ticks without a quorum
-	joining      int // ticks since the intent's JoiningMember was set
-	bootstrapped bool
-	members      []Member
-	pods         map[string]*worldPod
-	claims       map[string]*Claim
-	stuck        map[string]bool // members that never catch up as learners
-	down         map[string]bool // members whose pods never become ready
-	lost         map[string]bool
-	kept         map[string]bool   // members that have acknowledged writes which the others lack
-	unproven     map[string]bool   // members that may have them
-	precious     map[string]bool   // members that were removed then
-	released     []string          // names of released claims
-	refuses      map[string]bool   // members whose volumes do not have their data
-	everUsed     map[string]bool   // names that have been members
-	dataOf       map[string]uint64 // claim name to ID of the member that wrote the data
-	revisionOf   map[string]int64
-	nextID       uint64
-	trace        []string
-	now          time.Time
-	databases    map[string]Database
-	defragmented map[string]time.Time
-	defragging   map[string]int  // ticks until etcd has finished, by member
-	intended     string          // member of the persisted defragmentation
-	request      string          // member whose response the operator waits for
-	failure      string          // of the next response
-	failures     int             // of defragmentations since the last success
-	full         map[string]bool // members whose defragmentations fail
-	retryAfter   time.Time
-	revisions    uint64
-	held         string
-	upgradeHeld  string
+	t                   *testing.T
+	replicas            int
+	voters              int
+	external            bool
+	restoring           bool
+	recovery            Recovery
+	intent              Intent
+	version             int // resource version of the intent
+	noQuorum            int // ticks without a quorum
+	joining             int // ticks since the intent's JoiningMember was set
+	bootstrapped        bool
+	members             []Member
+	pods                map[string]*worldPod
+	claims              map[string]*Claim
+	stuck               map[string]bool // members that never catch up as learners
+	down                map[string]bool // members whose pods never become ready
+	lost                map[string]bool
+	kept                map[string]bool   // members that have acknowledged writes which the others lack
+	unproven            map[string]bool   // members that may have them
+	soleCopies          map[string]bool   // members that were removed then
+	released            []string          // names of released claims
+	refuses             map[string]bool   // members whose volumes do not have their data
+	usedNames           map[string]bool   // names that have been members
+	dataOf              map[string]uint64 // claim name to ID of the member that wrote the data
+	revisionOf          map[string]int64
+	nextID              uint64
+	trace               []string
+	now                 time.Time
+	databases           map[string]Database
+	defragmented        map[string]time.Time
+	defragging          map[string]int  // ticks until etcd has finished, by member
+	defragmentingMember string          // member of the persisted defragmentation
+	request             string          // member whose response the operator waits for
+	failure             string          // of the next response
+	failures            int             // of defragmentations since the last success
+	full                map[string]bool // members whose defragmentations fail
+	retryAfter          time.Time
+	revisions           uint64
+	held                string
+	upgradeHeld         string
 	// stale is set while the current action was planned from a stale observation, so that only etcd's own checks protect
 	// the quorum.
 	stale bool
@@ -74,7 +74,7 @@ const (
 func newWorld(t *testing.T) *world {
 	return &world{t: t, pods: map[string]*worldPod{}, claims: map[string]*Claim{}, stuck: map[string]bool{},
 		down: map[string]bool{}, lost: map[string]bool{}, kept: map[string]bool{}, refuses: map[string]bool{},
-		unproven: map[string]bool{}, precious: map[string]bool{}, everUsed: map[string]bool{}, dataOf: map[string]uint64{},
+		unproven: map[string]bool{}, soleCopies: map[string]bool{}, usedNames: map[string]bool{}, dataOf: map[string]uint64{},
 		revisionOf: map[string]int64{},
 		nextID:     100, revisions: 1000, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), databases: map[string]Database{},
 		defragmented: map[string]time.Time{}, defragging: map[string]int{}, full: map[string]bool{}}
@@ -91,7 +91,7 @@ func (w *world) observe() snapshot {
 	s := snapshot{version: w.version, uids: map[string]int{}}
 	s.Observation = Observation{
 		Cluster: "demo", External: w.external, Restoring: w.restoring, Replicas: w.replicas, Voters: w.voters,
-		Intent: w.intent, HasQuorum: w.hasQuorum(), Taken: slices.Clone(w.released), Recovery: w.recovery,
+		Intent: w.intent, HasQuorum: w.hasQuorum(), ReleasedNames: slices.Clone(w.released), Recovery: w.recovery,
 		RolloutHeld: w.held, UpgradeHeld: w.upgradeHeld, Defragmentation: w.defragmentation(),
 	}
 	s.Recovery.Survivors = w.survivors()
@@ -126,7 +126,7 @@ func (w *world) observe() snapshot {
 func (w *world) defragmentation() Defragmentation {
 	return Defragmentation{
 		Enabled: true, FreePercent: 50, MinFree: 100 << 20, Interval: time.Hour, Now: w.now,
-		RetryAfter: w.retryAfter, Held: w.held, Failures: w.failures, Member: w.intended,
+		RetryAfter: w.retryAfter, Held: w.held, Failures: w.failures, Member: w.defragmentingMember,
 		Running:  w.request != "" && w.defragging[w.request] > 0,
 		Finished: w.request != "" && w.defragging[w.request] == 0, Failure: w.failure,
 	}
@@ -256,13 +256,13 @@ func (w *world) write(a Action, seen snapshot) {
 	case RestoreQuorum:
 		w.restoreQuorum(a)
 	case StartDefragmentation, ResumeDefragmentation:
-		w.intended = a.Name
+		w.defragmentingMember = a.Name
 		w.requestDefragmentation(a)
 		if w.full[a.Name] {
 			w.failure = "no space left on device"
 		}
 	case FinishDefragmentation:
-		w.intended, w.request, w.failure = "", "", ""
+		w.defragmentingMember, w.request, w.failure = "", "", ""
 		w.retryAfter = time.Time{}
 		if a.Reason != "" {
 			w.failures++
@@ -312,10 +312,10 @@ func (w *world) change(a Action) {
 		if w.member(a.Name) != nil {
 			return // the peer URL exists
 		}
-		if w.everUsed[a.Name] && w.claims[a.Name] != nil && !w.stale {
+		if w.usedNames[a.Name] && w.claims[a.Name] != nil && !w.stale {
 			w.t.Errorf("%s joins again with old data", a.Name)
 		}
-		w.everUsed[a.Name] = true
+		w.usedNames[a.Name] = true
 		w.nextID++
 		w.members = append(w.members, Member{ID: w.nextID, Name: a.Name, Learner: true})
 	case Promote:
@@ -328,7 +328,7 @@ func (w *world) change(a Action) {
 		}
 	case RemoveMember:
 		before := slices.Clone(w.members)
-		w.noteRemoval(a)
+		w.recordRemoval(a)
 		defer func() {
 			if w.stale && !w.hasQuorum() {
 				w.members = before // etcd rejects the request
@@ -389,7 +389,7 @@ func (w *world) bootstrap() {
 	w.bootstrapped = true
 	for _, name := range w.intent.InitialMembers {
 		w.nextID++
-		w.everUsed[name] = true
+		w.usedNames[name] = true
 		w.dataOf[name] = w.nextID
 		w.members = append(w.members, Member{ID: w.nextID, Name: name, Started: w.pods[name] != nil})
 	}

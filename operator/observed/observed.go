@@ -71,8 +71,8 @@ type State struct {
 	Image   string // image of new pods: from the spec, else from the status, else the operator's default
 	Pods    []corev1.Pod
 	Claims  []corev1.PersistentVolumeClaim
-	// Released holds the claims that were released instead of deleted when their members left, including claims of deleted
-	// clusters with the same name. The cluster does not own them.
+	// Released holds the claims that were released instead of deleted when their members left, including claims of
+	// deleted clusters with the same name. The cluster does not own them.
 	Released []corev1.PersistentVolumeClaim
 	Members  []etcd.Member
 	EtcdErr  error // why Members is unknown; nil if a quorum has responded
@@ -297,8 +297,8 @@ func HasLostWrites(pod *corev1.Pod) bool { return exitedWith(pod, desired.LostWr
 // exitedWith reports whether the last termination of a pod's server has an exit code, and the server is not ready.
 func exitedWith(pod *corev1.Pod, code int32) bool {
 	for _, container := range pod.Status.ContainerStatuses {
-		ended := cmp.Or(container.State.Terminated, container.LastTerminationState.Terminated)
-		if container.Name == desired.ServerContainer && !container.Ready && ended != nil && ended.ExitCode == code {
+		terminated := cmp.Or(container.State.Terminated, container.LastTerminationState.Terminated)
+		if container.Name == desired.ServerContainer && !container.Ready && terminated != nil && terminated.ExitCode == code {
 			return true
 		}
 	}

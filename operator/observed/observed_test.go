@@ -348,15 +348,15 @@ func TestRunsMember(t *testing.T) {
 // that has never started does not.
 func TestHasRun(t *testing.T) {
 	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
-	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}
+	terminated := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}
 	for name, c := range map[string]struct {
 		status corev1.ContainerStatus
 		want   bool
 	}{
 		"waiting":    {corev1.ContainerStatus{State: waiting}, false},
 		"running":    {corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}, true},
-		"ended":      {corev1.ContainerStatus{State: ended}, true},
-		"restarting": {corev1.ContainerStatus{State: waiting, LastTerminationState: ended}, true},
+		"ended":      {corev1.ContainerStatus{State: terminated}, true},
+		"restarting": {corev1.ContainerStatus{State: waiting, LastTerminationState: terminated}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{c.status}}}

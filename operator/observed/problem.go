@@ -45,9 +45,9 @@ func Problem(pod *corev1.Pod) string {
 // ServerTermination returns the last line of the message of the last termination of a pod's API server, or "".
 func ServerTermination(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
-		if ended := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated); c.Name == desired.ServerContainer &&
-			ended != nil {
-			return lastLine(ended.Message)
+		if terminated := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated); c.Name == desired.ServerContainer &&
+			terminated != nil {
+			return lastLine(terminated.Message)
 		}
 	}
 	return ""

@@ -162,7 +162,7 @@ func (s *State) Unrecorded(m etcd.Member) bool {
 func (s *State) interrupted(m etcd.Member) []string {
 	runs := s.lastHealthyWith(m.Name)
 	for _, other := range s.Members {
-		if _, known := runs[other.Name]; !known && !other.Learner && other.Name != m.Name {
+		if _, recorded := runs[other.Name]; !recorded && !other.Learner && other.Name != m.Name {
 			runs[other.Name] = run{}
 		}
 	}

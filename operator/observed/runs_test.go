@@ -16,7 +16,7 @@ import (
 
 // trio returns the state of a cluster whose members are healthy, have compared their logs and run in ready pods. The
 // claim of demo-2 is annotated with the runs of the others.
-func trio() *State {
+func threeMembers() *State {
 	s := &State{Cluster: &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo"}}}
 	for _, name := range []string{"demo-0", "demo-1", "demo-2"} {
 		s.Members = append(s.Members, etcd.Member{
@@ -114,7 +114,7 @@ func TestUnproven(t *testing.T) {
 			s.record()
 		}, "demo-0"},
 	} {
-		s := trio()
+		s := threeMembers()
 		c.change(s)
 		m := s.Member("demo-2")
 		m.Healthy = false
@@ -123,7 +123,7 @@ func TestUnproven(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
-	s := trio()
+	s := threeMembers()
 	s.Pod("demo-0").UID = "another"
 	if got := s.Unproven(*s.Member("demo-2")); got != "" {
 		t.Errorf("a healthy voter: got %q", got)

@@ -35,8 +35,8 @@ func TestPanicMovesToTheCaller(t *testing.T) {
 func TestEach(t *testing.T) {
 	done := make([]bool, 5)
 	Each(len(done), func(i int) { done[i] = true })
-	for i, did := range done {
-		if !did {
+	for i, called := range done {
+		if !called {
 			t.Errorf("call %d was left out", i)
 		}
 	}

@@ -46,15 +46,15 @@ func TestLeafIsTrustedInItsDomainOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for truster, b := range domains {
+		for trustedDomain, b := range domains {
 			pool := x509.NewCertPool()
 			pool.AppendCertsFromPEM(b.Certificate)
 			for _, name := range []string{"demo.ns.svc", "demo-7.demo-members.ns.svc", "127.0.0.1"} {
 				_, err := certificate(t, pair).Verify(x509.VerifyOptions{
 					Roots: pool, DNSName: name, CurrentTime: start.Add(time.Hour),
 				})
-				if (err == nil) != (signer == truster) {
-					t.Errorf("a leaf of %s, verified for %s by one who trusts %s: %v", signer, name, truster, err)
+				if (err == nil) != (signer == trustedDomain) {
+					t.Errorf("a leaf of %s, verified for %s by one who trusts %s: %v", signer, name, trustedDomain, err)
 				}
 			}
 		}

@@ -106,8 +106,8 @@ func (k Keys) Check() error {
 		return nil // the public key cannot be derived from a private key of this type, so it is not compared
 	}
 	matches := slices.ContainsFunc(public, func(key any) bool {
-		own, ok := private[0].(interface{ Equal(crypto.PublicKey) bool })
-		return ok && own.Equal(key)
+		derived, ok := private[0].(interface{ Equal(crypto.PublicKey) bool })
+		return ok && derived.Equal(key)
 	})
 	if !matches {
 		return errors.New(signingKey + " does not match a key in " + verifyingKey)

@@ -128,9 +128,9 @@ func (c *cluster) registered() {
 			fmt.Sprintf("= EndpointSlice %s/%s %s %v", slice.Namespace, slice.Name, slice.AddressType,
 				slice.Endpoints[0].Addresses))
 	}
-	var others corev1.ServiceList
-	c.must(c.hosted.List(c.t.Context(), &others))
-	for _, service := range others.Items {
+	var unrelated corev1.ServiceList
+	c.must(c.hosted.List(c.t.Context(), &unrelated))
+	for _, service := range unrelated.Items {
 		c.results = append(c.results, fmt.Sprintf("= Service %s/%s", service.Namespace, service.Name))
 	}
 }

@@ -23,10 +23,10 @@ import (
 	"quorate.dev/writelimit"
 )
 
-// faultOf returns the duration of a fault, and the number of writes of one object, including failed ones, that it may
-// cause: three in each reconciliation, of which there is one every 15 seconds, and more in the beginning. The duration
-// is an hour in the long form of the tests.
-func faultOf() (duration time.Duration, maximum int) {
+// faultLimits returns the duration of a fault, and the number of writes of one object, including failed ones, that it
+// may cause: three in each reconciliation, of which there is one every 15 seconds, and more in the beginning. The
+// duration is an hour in the long form of the tests.
+func faultLimits() (duration time.Duration, maximum int) {
 	if os.Getenv("QUORATE_HOSTILE") == "" {
 		duration = 10 * time.Minute
 	} else {
@@ -83,8 +83,8 @@ func (w *simulation) podNamed(name string) *corev1.Pod {
 	return pod
 }
 
-// usualTasks are the kinds of writes that TestRefusedWritesAreBounded refuses, each with the task that needs it.
-var usualTasks = map[string]string{
+// refusedWrites are the kinds of writes that TestRefusedWritesAreBounded refuses, each with the task that needs it.
+var refusedWrites = map[string]string{
 	"create *v1.Pod": "launch", "delete *v1.Pod": "roll", "patch *v1.Pod": "lose labels",
 	"create *v1.PersistentVolumeClaim": "scale up", "delete *v1.PersistentVolumeClaim": "scale down",
 	"patch *v1.PersistentVolumeClaim": "launch",
@@ -97,8 +97,8 @@ var usualTasks = map[string]string{
 // task that needs it. The operator writes no object more than a few hundred times an hour. The short form tests only
 // conflicts, which the operator retries without an error.
 func TestRefusedWritesAreBounded(t *testing.T) {
-	duration, maximum := faultOf()
-	for refused, task := range usualTasks {
+	duration, maximum := faultLimits()
+	for refused, task := range refusedWrites {
 		for reason, refuse := range refusals {
 			if os.Getenv("QUORATE_HOSTILE") == "" && (reason != "conflict" || refused == "nothing") {
 				continue

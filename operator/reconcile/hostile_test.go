@@ -152,7 +152,7 @@ func (w *simulation) editSecretAtRandom() string {
 		return ""
 	}
 	for key := range secret.Data {
-		secret.Data[key] = nonsense
+		secret.Data[key] = invalidData
 	}
 	w.must(w.raw.Update(w.t.Context(), secret))
 	return "edit Secret " + secret.Name
@@ -232,32 +232,32 @@ func (w *simulation) wait() string {
 // pauseOperator runs the other operator before the next write of an operator, for at most a little longer than the
 // leader lease lasts.
 func (w *simulation) pauseOperator() string {
-	w.pause = w.interlude()
+	w.pause = w.interleaving()
 	return "pause an operator before its next write"
 }
 
 // pauseChange runs the other operator in the same way before the next membership change.
 func (w *simulation) pauseChange() string {
-	interlude := w.interlude()
+	interleaving := w.interleaving()
 	w.etcd.before = func() {
-		w.turn.Lock()
-		defer w.turn.Unlock()
-		interlude()
+		w.interleavingMutex.Lock()
+		defer w.interleavingMutex.Unlock()
+		interleaving()
 	}
 	return "pause an operator before its next membership change"
 }
 
-func (w *simulation) interlude() func() {
+func (w *simulation) interleaving() func() {
 	rounds := 1 + w.random.Intn(12)
 	return func() {
 		w.record(false, "paused")
-		w.interludes++
+		w.interleavings++
 		other := 1 - w.acting
 		for begin := time.Now(); rounds > 0 && time.Since(begin) < 2*time.Second; rounds-- { // less than etcd's timeout
 			w.reconcileBy(other)
 			w.proceed()
 		}
-		w.interludes--
+		w.interleavings--
 		for _, server := range w.ended {
 			go server.Stop()
 		}

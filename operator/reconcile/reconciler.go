@@ -12,6 +12,25 @@
 // members), rotation.Plan (credentials), backup.BeforeUpgrade, status.Compute, and package desired, which returns the
 // desired objects.
 //
+// # Packages
+//
+// Each package below has a comment with its decisions, reads and writes, invariants, and behaviour after a crash. In
+// the order in which their steps run:
+//
+//   - deletion, retention: delete a cluster, keep its data, adopt the data of a deleted one.
+//   - members, volumes: observe pods, claims and etcd members; later, execute the actions on them.
+//   - atrest, configuration: the keys of the encryption at rest, and the files that pods mount.
+//   - network: Services, network policies, disruption budget.
+//   - certificates, rotations, stages, credentials: authorities, certificates and keys, and their replacement in
+//     stages.
+//   - companions: the controller manager, the scheduler, and what nodes need to join.
+//   - restore, recovery, preparation: data from a backup, or after the loss of the quorum.
+//   - upgrade: the backup before an upgrade of etcd.
+//   - apiservices: extension API servers, and clusters that are one.
+//   - backups: the controllers of backups and schedules, which are independent of this one.
+//   - outcome, watches, metrics: the status, the next reconciliation, its triggers, and metrics.
+//   - owned: reads and writes objects for all of them.
+//
 // # Life of one reconciliation
 //
 //   - Reconcile reads the cluster without a cache. If its deletion was requested, and nothing delays the deletion,
@@ -39,8 +58,8 @@
 //     reconciliation continues.
 //   - Such writes have an optimistic lock on the cluster. An operator with an outdated view, such as one that has lost
 //     the leader lease without having noticed, gets a conflict before it acts.
-//   - Decisions about etcd members are based on pods, claims and members that were read, without a cache, at most
-//     two seconds before the first plan and members.ActionDeadline before each action. After an action whose outcome is
+//   - Decisions about etcd members are based on pods, claims and members that were read, without a cache, at most two
+//     seconds before the first plan and members.ActionDeadline before each action. After an action whose outcome is
 //     uncertain everything is read again.
 //   - Latched values never change back by themselves: status.membership.bootstrapped (except for a recovery),
 //     status.restore.completed, status.deletion.startTime, and the lost writes and member IDs that volumes.Record

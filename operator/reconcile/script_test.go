@@ -194,7 +194,7 @@ func (c *cluster) execute(fields []string) []string {
 		metav1.SetMetaDataAnnotation(&object.ObjectMeta, args[0], args[1])
 		c.must(c.client.Update(c.t.Context(), object))
 	case "strip":
-		c.strip(args[0], args[1])
+		c.removeAllLabels(args[0], args[1])
 	case "bootstrapped":
 		c.bootstrapped(args)
 	case "configmap":
@@ -208,9 +208,9 @@ func (c *cluster) execute(fields []string) []string {
 		object.Status.Rotations = nil
 		c.must(c.client.Status().Update(c.t.Context(), object))
 	case "give-authority":
-		c.giveAuthority(args[0], args[1])
+		c.createUserAuthority(args[0], args[1])
 	case "give":
-		c.give(args[0], args[1], args[2])
+		c.createUserCertificate(args[0], args[1], args[2])
 	case "serving":
 		c.serving()
 	case "rotation":
@@ -333,12 +333,12 @@ func (c *cluster) foreign(kind, name string) {
 	c.must(c.client.Create(c.t.Context(), object))
 }
 
-func (c *cluster) give(name, lifetime, host string) {
-	life, err := time.ParseDuration(lifetime)
+func (c *cluster) createUserCertificate(name, lifetime, host string) {
+	duration, err := time.ParseDuration(lifetime)
 	c.must(err)
-	authority, err := pki.NewAuthority("cert-manager", 2*life, c.clock.Now())
+	authority, err := pki.NewAuthority("cert-manager", 2*duration, c.clock.Now())
 	c.must(err)
-	pair, err := authority.Issue(pki.Leaf{CommonName: host, DNSNames: []string{host}, Server: true, Lifetime: life},
+	pair, err := authority.Issue(pki.Leaf{CommonName: host, DNSNames: []string{host}, Server: true, Lifetime: duration},
 		c.clock.Now())
 	c.must(err)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{
@@ -349,10 +349,10 @@ func (c *cluster) give(name, lifetime, host string) {
 	}
 }
 
-func (c *cluster) giveAuthority(name, lifetime string) {
-	life, err := time.ParseDuration(lifetime)
+func (c *cluster) createUserAuthority(name, lifetime string) {
+	duration, err := time.ParseDuration(lifetime)
 	c.must(err)
-	authority, err := pki.NewAuthority("cert-manager", life, c.clock.Now())
+	authority, err := pki.NewAuthority("cert-manager", duration, c.clock.Now())
 	c.must(err)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{
 		corev1.TLSCertKey: authority.Certificate, corev1.TLSPrivateKeyKey: authority.Key,
@@ -372,7 +372,7 @@ func (c *cluster) editSecret(command string, args []string) {
 	c.must(c.client.Update(c.t.Context(), secret))
 }
 
-func (c *cluster) strip(kind, name string) {
+func (c *cluster) removeAllLabels(kind, name string) {
 	objects := map[string]client.Object{"PersistentVolumeClaim": &corev1.PersistentVolumeClaim{}, "Pod": &corev1.Pod{}}
 	object := objects[kind]
 	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, object))
@@ -408,11 +408,11 @@ func (c *cluster) serving() {
 
 func (c *cluster) rotation() {
 	if rotations := c.get().Status.Rotations; rotations != nil {
-		for name, one := range map[string]*v1alpha1.Rotation{
+		for name, rotation := range map[string]*v1alpha1.Rotation{
 			"authorities": rotations.Authorities, "keys": rotations.ServiceAccountKeys,
 		} {
-			if one != nil {
-				c.results = append(c.results, fmt.Sprintf("= %s: %s", name, one.Stage))
+			if rotation != nil {
+				c.results = append(c.results, fmt.Sprintf("= %s: %s", name, rotation.Stage))
 			}
 		}
 		slices.Sort(c.results)
@@ -452,7 +452,7 @@ func (c *cluster) conditions() {
 }
 
 // play executes a script and returns it with the actual results.
-func play(t *testing.T, script []byte) []byte {
+func runScript(t *testing.T, script []byte) []byte {
 	c := newCluster(t)
 	var out bytes.Buffer
 	for lines := bufio.NewScanner(bytes.NewReader(script)); lines.Scan(); {
@@ -483,7 +483,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := play(t, script)
+			got := runScript(t, script)
 			if *update {
 				if err := os.WriteFile(file, got, 0o644); err != nil {
 					t.Fatal(err)

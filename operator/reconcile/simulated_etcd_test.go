@@ -243,11 +243,11 @@ func (e *simulatedEtcd) readable() int64 {
 func (e *simulatedEtcd) list() []*etcdserverpb.Member {
 	var list []*etcdserverpb.Member
 	for _, m := range e.members {
-		one := &etcdserverpb.Member{ID: m.id, PeerURLs: []string{m.peerURL}, IsLearner: m.learner}
+		entry := &etcdserverpb.Member{ID: m.id, PeerURLs: []string{m.peerURL}, IsLearner: m.learner}
 		if m.started {
-			one.Name, one.ClientURLs = m.name, []string{"https://" + m.name}
+			entry.Name, entry.ClientURLs = m.name, []string{"https://" + m.name}
 		}
-		list = append(list, one)
+		list = append(list, entry)
 	}
 	return list
 }
@@ -385,12 +385,12 @@ func (p *process) report(_ any, _ context.Context, decode func(any) error, _ grp
 func (p *process) Status(context.Context, *etcdserverpb.StatusRequest) (*etcdserverpb.StatusResponse, error) {
 	p.etcd.mutex.Lock()
 	defer p.etcd.mutex.Unlock()
-	own := p.etcd.member(p)
-	if p.frozen || own == nil {
+	member := p.etcd.member(p)
+	if p.frozen || member == nil {
 		return nil, errNoLeader
 	}
 	status := &etcdserverpb.StatusResponse{
-		Header: &etcdserverpb.ResponseHeader{MemberId: own.id, Revision: p.disk.revision}, Version: "3.6.0",
+		Header: &etcdserverpb.ResponseHeader{MemberId: member.id, Revision: p.disk.revision}, Version: "3.6.0",
 		RaftIndex: uint64(p.disk.revision), RaftAppliedIndex: uint64(p.disk.revision),
 	}
 	for _, m := range p.etcd.members {

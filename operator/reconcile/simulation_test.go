@@ -57,13 +57,13 @@ type simulation struct {
 	addresses int
 	uids      int
 	// Returns the error of a write that a webhook or quota refuses; nil: no write is refused.
-	refused    func(verb string, object client.Object) error
-	turn       sync.Mutex                // held while another operator acts during a request to etcd
-	interludes int                       // number of interludes that are running
-	ended      []*grpc.Server            // servers of processes that have ended during an interlude
-	pause      func()                    // called once before the next write of an operator
-	backup     map[string]*corev1.Secret // the user's copies of Secrets
-	history    []invariants.Step
+	refused           func(verb string, object client.Object) error
+	interleavingMutex sync.Mutex                // held while another operator acts during a request to etcd
+	interleavings     int                       // number of interleavings that are running
+	ended             []*grpc.Server            // servers of processes that have ended during an interleaving
+	pause             func()                    // called once before the next write of an operator
+	backup            map[string]*corev1.Secret // the user's copies of Secrets
+	history           []invariants.Step
 }
 
 func newSimulation(t *testing.T, seed int64) *simulation {
@@ -196,7 +196,7 @@ func (w *simulation) kill() {
 		if !slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return string(pod.UID) == uid }) {
 			p.frozen = true
 			delete(w.etcd.processes, uid)
-			if w.interludes > 0 { // closing its connection would continue the paused operator
+			if w.interleavings > 0 { // closing its connection would continue the paused operator
 				w.ended = append(w.ended, p.server)
 				continue
 			}
@@ -343,8 +343,8 @@ func signerOf(secret *corev1.Secret) (signer invariants.Signer, ok bool) {
 // operate runs one reconciliation of an operator, then the kubelets and etcd.
 func (w *simulation) operate(n int) {
 	w.reconcileBy(n)
-	w.turn.Lock() // a request of the operator may time out before the interlude that delays it ends
-	defer w.turn.Unlock()
+	w.interleavingMutex.Lock() // a request of the operator may time out before the interleaving that delays it ends
+	defer w.interleavingMutex.Unlock()
 	w.proceed()
 }
 
@@ -375,7 +375,7 @@ func (w *simulation) save() {
 		edited := slices.ContainsFunc([]string{
 			corev1.TLSCertKey, corev1.TLSPrivateKeyKey, "service-account.key",
 		}, func(key string) bool {
-			return bytes.Equal(secret.Data[key], nonsense)
+			return bytes.Equal(secret.Data[key], invalidData)
 		})
 		if !edited {
 			w.backup[secret.Name] = secret.DeepCopy()
@@ -383,7 +383,7 @@ func (w *simulation) save() {
 	}
 }
 
-var nonsense = []byte("nonsense")
+var invalidData = []byte("invalid")
 
 // settle ends all disturbances, restores lost Secrets as a user would, and waits until the cluster matches its spec.
 func (w *simulation) settle() {

@@ -160,7 +160,7 @@ func (r *Reconciler) connect(
 			State: o.Input.State, Credentials: in.Credentials, Service: services.Clients,
 			Endpoint: services.Endpoint, Now: o.Input.Now,
 		})
-		o.Input.Companions, o.Entered = result.Statuses, o.Entered || result.Announced
+		o.Input.Companions, o.IntentStored = result.Statuses, o.IntentStored || result.Announced
 		o.RequeueAt(result.Due)
 		o.Done(ctx, "companions", err)
 	}
@@ -218,7 +218,7 @@ func (r *Reconciler) rotate(
 		result, err := rotations.Plan(ctx, r.objects(), rotations.PlanInput{
 			State: in.State, Credentials: in.Credentials, Now: o.Input.Now,
 		})
-		o.Follow(result)
+		o.AddRotations(result)
 		for _, name := range result.Restart {
 			restart[name] = true
 		}
@@ -233,7 +233,7 @@ func (r *Reconciler) rotate(
 		if result.Undecryptable != nil {
 			o.Input.Undecryptable = *result.Undecryptable
 		}
-		o.Follow(result.Result)
+		o.AddRotations(result.Result)
 		for _, name := range result.Restart {
 			restart[name] = true
 		}
@@ -269,7 +269,7 @@ func (r *Reconciler) change(
 	if o.MayChange() {
 		steps := apiservices.Steps{Objects: r.objects(), Connect: r.Connect, Discover: r.Discover}
 		result, err := steps.Ensure(ctx, apiservices.Input{State: state, Credentials: in.Credentials, Now: o.Input.Now})
-		o.Input.APIServices, o.Entered = result.Statuses, o.Entered || result.Announced
+		o.Input.APIServices, o.IntentStored = result.Statuses, o.IntentStored || result.Announced
 		o.RequeueAt(result.Due)
 		o.Done(ctx, "API services", err)
 	}

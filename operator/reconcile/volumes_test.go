@@ -31,9 +31,9 @@ func TestVolumesThatCannotGrow(t *testing.T) {
 		}
 		return inner.Patch(ctx, object, patch, options...)
 	}})
-	grown := c.get()
-	grown.Spec.Storage.Size = resource.MustParse("12Gi")
-	c.must(c.client.Update(t.Context(), grown))
+	expanded := c.get()
+	expanded.Spec.Storage.Size = resource.MustParse("12Gi")
+	c.must(c.client.Update(t.Context(), expanded))
 	c.execute([]string{"reconcile"})
 	degraded := meta.FindStatusCondition(c.get().Status.Conditions, v1alpha1.Degraded)
 	if degraded.Reason != "VolumeExpansionFailed" || !strings.Contains(degraded.Message, "claim demo-0 to 12Gi") {

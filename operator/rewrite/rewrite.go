@@ -1,6 +1,6 @@
 // Package rewrite makes an API server encrypt stored objects with its current key. A key in an EncryptionConfiguration
-// may be removed only when no stored value is encrypted with it, so package atrest rewrites all affected objects
-// before it drops a key.
+// may be removed only when no stored value is encrypted with it, so package atrest rewrites all affected objects before
+// it drops a key.
 //
 // The package sends an empty patch for each object. Like kube-apiserver, the API server does not write a patch without
 // a change to etcd, unless the stored value was encrypted with a key other than the first key of the configuration (the
@@ -139,11 +139,11 @@ func (r Rewriter) resources() ([]schema.GroupVersionResource, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, one := range list.APIResources {
-			verbs := []string(one.Verbs)
-			stored := !strings.Contains(one.Name, "/") && slices.Contains(verbs, "list") && slices.Contains(verbs, "patch")
-			if stored && matches(r.Patterns, schema.GroupResource{Group: version.Group, Resource: one.Name}) {
-				all = append(all, version.WithResource(one.Name))
+		for _, resource := range list.APIResources {
+			verbs := []string(resource.Verbs)
+			stored := !strings.Contains(resource.Name, "/") && slices.Contains(verbs, "list") && slices.Contains(verbs, "patch")
+			if stored && matches(r.Patterns, schema.GroupResource{Group: version.Group, Resource: resource.Name}) {
+				all = append(all, version.WithResource(resource.Name))
 			}
 		}
 	}

@@ -99,12 +99,12 @@ func fail(w http.ResponseWriter, code int, reason metav1.StatusReason, next stri
 	})
 }
 
-var farAway = time.Now().Add(time.Hour)
+var farFuture = time.Now().Add(time.Hour)
 
 func TestRun(t *testing.T) {
 	a := &api{objects: map[string]int{"/api/v1/secrets": 3, "/api/v1/configmaps": 1, "/apis/example.org/v1/widgets": 1}}
 	r := Rewriter{Config: a.start(t), Patterns: []string{"secrets", "*.example.org"}}
-	at, done, err := r.Run(t.Context(), Position{}, farAway, time.Now)
+	at, done, err := r.Run(t.Context(), Position{}, farFuture, time.Now)
 	if err != nil || !done || at.Objects != 4 {
 		t.Errorf("Run() = %+v, %v, %v; want 4 objects", at, done, err)
 	}
@@ -123,15 +123,15 @@ func TestRunContinues(t *testing.T) {
 	a := &api{objects: map[string]int{"/api/v1/secrets": 5, "/api/v1/configmaps": 2}}
 	r := Rewriter{Config: a.start(t), Patterns: []string{"*.*"}}
 	var at Position
-	for passes := 1; ; passes++ {
+	for runs := 1; ; runs++ {
 		calls := 0
-		now := func() time.Time { // the deadline passes after the first page
+		now := func() time.Time { // the deadline runs after the first page
 			calls++
-			return farAway.Add(time.Duration(calls))
+			return farFuture.Add(time.Duration(calls))
 		}
-		next, done, err := r.Run(t.Context(), at, farAway.Add(1), now)
-		if err != nil || passes > 10 {
-			t.Fatalf("pass %d: %+v, %v", passes, next, err)
+		next, done, err := r.Run(t.Context(), at, farFuture.Add(1), now)
+		if err != nil || runs > 10 {
+			t.Fatalf("run %d: %+v, %v", runs, next, err)
 		}
 		if at = next; done {
 			break
@@ -178,7 +178,7 @@ func TestRunErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := &api{objects: map[string]int{"/api/v1/secrets": 3}, fail: c.fail, broken: c.broken}
 			_, done, err := Rewriter{Config: a.start(t), Patterns: []string{"secrets"}}.Run(t.Context(), Position{},
-				farAway, time.Now)
+				farFuture, time.Now)
 			if c.want == "" && (err != nil || !done) ||
 				c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || done) {
 				t.Errorf("done %v, error %v; want error %q", done, err, c.want)
@@ -203,7 +203,7 @@ func TestRunExpiredList(t *testing.T) {
 		return true
 	}
 	at, done, err := Rewriter{Config: a.start(t), Patterns: []string{"secrets"}}.Run(t.Context(), Position{},
-		farAway, time.Now)
+		farFuture, time.Now)
 	if err != nil || !done || !expired || len(a.patched) != 4 {
 		t.Errorf("Run() = %+v, %v, %v, %d patches; want 4", at, done, err, len(a.patched))
 	}
@@ -214,7 +214,7 @@ func TestRunCancelled(t *testing.T) {
 	cancel()
 	a := &api{objects: map[string]int{"/api/v1/secrets": 1}}
 	if _, done, err := (Rewriter{Config: a.start(t), Patterns: []string{"secrets"}}).Run(
-		ctx, Position{}, farAway, time.Now,
+		ctx, Position{}, farFuture, time.Now,
 	); done || err == nil {
 		t.Errorf("done %v, error %v; want an error", done, err)
 	}

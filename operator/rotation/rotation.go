@@ -16,9 +16,9 @@
 // credentials:
 //
 //   - Certificate authorities: TrustBoth distributes the new certificate in all CA bundles. Reissue issues every leaf
-//     with the new authority and lasts at least for the overlap, so that the holders of kubeconfigs can fetch new ones.
-//     In this stage servers send a cross-signed certificate with each leaf, for clients that trust only the old
-//     authority.
+//     with the new authority and lasts at least for the overlap, so that the holders of kubeconfigs can fetch new
+//     kubeconfigs. In this stage servers send a cross-signed certificate with each leaf, for clients that trust only
+//     the old authority.
 //   - Service-account keys: TrustBoth publishes the new public key, for at least the publication time, so that
 //     verifiers which cache the JSON web key set have it before a token is signed with it. Reissue signs tokens with
 //     the new key and lasts at least as long as tokens of the old key are valid.
@@ -78,13 +78,13 @@ type Observation struct {
 type Replica struct {
 	Name    string
 	Created time.Time
-	// Unreachable is why the credentials that the replica uses are unknown, or "". Plan does not restart such a
-	// replica, because the cause may be the network between the operator and the replica.
+	// Unreachable is why the credentials that the replica uses are unknown, or "". Plan does not restart such a replica,
+	// because the cause may be the network between the operator and the replica.
 	Unreachable string
 	// Missing describes the reloadable credentials of the stage that the replica does not use yet.
 	Missing []string
-	// Static describes the credentials that the replica reads only when it starts, and that it has read before the
-	// stage was entered.
+	// Static describes the credentials that the replica reads only when it starts, and that it has read before the stage
+	// was entered.
 	Static []string
 }
 
@@ -147,20 +147,20 @@ func Plan(o Observation) Decision {
 }
 
 // restarts returns the names of the replicas that have to restart to use the credentials of the stage. A replica with
-// static credentials is restarted as soon as it has loaded all reloadable ones, because that shows that the kubelet has
-// updated its files: a container that starts earlier would read the old files. A replica that has loaded nothing
-// LoadTimeout after the stage was entered, or after the pod was created, is restarted in any case.
+// static credentials is restarted as soon as it has loaded all reloadable credentials, because that shows that the
+// kubelet has updated its files: a container that starts earlier would read the old files. A replica that has loaded
+// nothing LoadTimeout after the stage was entered, or after the pod was created, is restarted in any case.
 func (o Observation) restarts() []string {
 	var names []string
 	for _, replica := range o.Replicas {
 		if replica.Unreachable != "" {
 			continue
 		}
-		began := o.Since
-		if replica.Created.After(began) {
-			began = replica.Created
+		start := o.Since
+		if replica.Created.After(start) {
+			start = replica.Created
 		}
-		late := o.Now.Sub(began) >= LoadTimeout
+		late := o.Now.Sub(start) >= LoadTimeout
 		if len(replica.Static) > 0 && len(replica.Missing) == 0 || late && len(replica.Missing)+len(replica.Static) > 0 {
 			names = append(names, replica.Name)
 		}

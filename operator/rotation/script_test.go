@@ -102,11 +102,11 @@ func (w *world) find(name string) *Replica {
 	return &w.o.Replicas[i]
 }
 
-func (w *world) replica(name string, lacks []string) {
+func (w *world) replica(name string, credentials []string) {
 	r := w.find(name)
 	r.Missing, r.Static, r.Unreachable = nil, nil, ""
-	for _, one := range lacks {
-		kind, list, _ := strings.Cut(one, "=")
+	for _, credential := range credentials {
+		kind, list, _ := strings.Cut(credential, "=")
 		if kind == "missing" {
 			r.Missing = strings.Split(list, ",")
 		} else {
@@ -115,7 +115,7 @@ func (w *world) replica(name string, lacks []string) {
 	}
 }
 
-func play(t *testing.T, script []byte) []byte {
+func runScript(t *testing.T, script []byte) []byte {
 	w := &world{t: t, o: Observation{Now: start}}
 	var out bytes.Buffer
 	for lines := bufio.NewScanner(bytes.NewReader(script)); lines.Scan(); {
@@ -145,7 +145,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := play(t, script)
+			got := runScript(t, script)
 			if *update {
 				if err := os.WriteFile(file, got, 0o644); err != nil {
 					t.Fatal(err)

@@ -22,7 +22,7 @@ func Parse(expression, timeZone string) (Schedule, error) {
 	if strings.Contains(expression, "TZ") {
 		return Schedule{}, fmt.Errorf("schedule %q: use timeZone instead of TZ or CRON_TZ", expression)
 	}
-	zone, err := time.LoadLocation(timeZone) // "" means UTC
+	location, err := time.LoadLocation(timeZone) // "" means UTC
 	if err != nil || strings.EqualFold(timeZone, "local") {
 		return Schedule{}, fmt.Errorf("timeZone %q is unknown", timeZone)
 	}
@@ -34,7 +34,7 @@ func Parse(expression, timeZone string) (Schedule, error) {
 	if !ok {
 		return Schedule{}, fmt.Errorf("schedule %q: intervals are not supported; use fields, such as 0 */6 * * *", expression)
 	}
-	fields.Location = zone
+	fields.Location = location
 	return Schedule{fields}, nil
 }
 
@@ -52,8 +52,8 @@ func (s Schedule) Last(after, now time.Time) time.Time {
 		t := s.Next(from)
 		return !t.IsZero() && !t.After(now)
 	}
-	// Search in a period that ends now, and double it until it contains a scheduled time. Earlier times cannot be the last
-	// one.
+	// Search in a period that ends now, and double it until it contains a scheduled time. Earlier times cannot be the
+	// last one.
 	from := now.Add(-time.Minute)
 	for from.After(after) && !due(from) && now.Sub(from) < longestGap {
 		from = now.Add(-2 * now.Sub(from))

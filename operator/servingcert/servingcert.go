@@ -29,9 +29,9 @@ import (
 const (
 	// interval is the time between reads of the Secret, which another replica may have renewed.
 	interval = time.Minute
-	// retryInterval is the first delay after an error, and conflictInterval the first delay after a conflict with a
-	// write of another replica. Each further failure doubles the delay, up to interval, so that a persistent failure
-	// causes at most about one write per interval.
+	// retryInterval is the first delay after an error, and conflictInterval the first delay after a conflict with a write
+	// of another replica. Each further failure doubles the delay, up to interval, so that a persistent failure causes at
+	// most about one write per interval.
 	retryInterval    = 2 * time.Second
 	conflictInterval = 100 * time.Millisecond
 )
@@ -105,7 +105,7 @@ func (k *Keeper) refresh(ctx context.Context) error {
 	}
 	if reason != "" {
 		stored.Data = wanted
-		if err := k.put(ctx, stored); err != nil {
+		if err := k.write(ctx, stored); err != nil {
 			return err
 		}
 		k.Logger.Info("Issued serving certificate", "reason", reason)
@@ -155,8 +155,9 @@ func (k *Keeper) get(ctx context.Context) (*corev1.Secret, error) {
 	return stored, nil
 }
 
-// put creates or updates the Secret. It returns a conflict if another replica has written the Secret since it was read.
-func (k *Keeper) put(ctx context.Context, secret *corev1.Secret) error {
+// write creates or updates the Secret. It returns a conflict if another replica has written the Secret since it was
+// read.
+func (k *Keeper) write(ctx context.Context, secret *corev1.Secret) error {
 	if k.Secret == nil {
 		k.memory = secret.Data
 		return nil

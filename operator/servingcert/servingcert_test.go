@@ -117,11 +117,11 @@ func TestConcurrentWriteIsAConflict(t *testing.T) {
 	c := fake.NewClientBuilder().Build()
 	k := newKeeper(c, clocktesting.NewFakeClock(start))
 	served(t, k)
-	mine, theirs := stored(t, c), stored(t, c)
-	if err := k.put(t.Context(), theirs); err != nil {
+	stale, concurrent := stored(t, c), stored(t, c)
+	if err := k.write(t.Context(), concurrent); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.put(t.Context(), mine); !apierrors.IsConflict(err) {
+	if err := k.write(t.Context(), stale); !apierrors.IsConflict(err) {
 		t.Errorf("writing an outdated Secret: error %v, want a conflict", err)
 	}
 }

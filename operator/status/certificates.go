@@ -10,13 +10,13 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// expiryNotice is the remaining lifetime at which a certificate that was not renewed is reported. For certificates with
-// a short lifetime, it is half of the lifetime that remains at the time of renewal.
-const expiryNotice = 30 * 24 * time.Hour
+// reportBeforeExpiry is the remaining lifetime at which a certificate that was not renewed is reported. For
+// certificates with a short lifetime, it is half of the lifetime that remains at the time of renewal.
+const reportBeforeExpiry = 30 * 24 * time.Hour
 
-// notice returns the time at which a certificate is reported.
-func (e Expiry) notice() time.Time {
-	return e.At.Add(-min(expiryNotice, e.At.Sub(e.Renewal)/2))
+// reportTime returns the time at which a certificate is reported.
+func (e Expiry) reportTime() time.Time {
+	return e.At.Add(-min(reportBeforeExpiry, e.At.Sub(e.Renewal)/2))
 }
 
 // certificates is true when the user's certificate is usable, and no certificate has expired or is overdue for renewal.
@@ -43,7 +43,7 @@ func certificates(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 			"A certificate or authority in spec.certificates cannot be used: %s", oneLine(in.UserCertificateErr))
 	}
 	for _, certificate := range in.Certificates {
-		if in.Now.After(certificate.notice()) {
+		if in.Now.After(certificate.reportTime()) {
 			return condition(v1alpha1.CertificatesValid, false, v1alpha1.ReasonExpiringSoon,
 				"Certificate in Secret %s expires at %s", certificate.Secret, certificate.At.UTC().Format(time.RFC3339))
 		}
@@ -87,15 +87,15 @@ func recordedRotations(r *v1alpha1.Rotations) (recorded []Rotation) {
 	if r == nil {
 		return nil
 	}
-	for _, one := range []struct {
+	for _, entry := range []struct {
 		name     string
 		rotation *v1alpha1.Rotation
 	}{
 		{"certificate authorities", r.Authorities}, {"service-account keys", r.ServiceAccountKeys},
 		{"encryption keys", r.EncryptionKeys},
 	} {
-		if one.rotation != nil {
-			recorded = append(recorded, Rotation{Name: one.name, Stage: one.rotation.Stage})
+		if entry.rotation != nil {
+			recorded = append(recorded, Rotation{Name: entry.name, Stage: entry.rotation.Stage})
 		}
 	}
 	return recorded

@@ -18,11 +18,11 @@ import (
 // because of its data, whether its container waits for a restart or not.
 func TestMembersWithoutTheirDataAreReported(t *testing.T) {
 	exited := func(code int32, waiting bool) corev1.Pod {
-		ended := &corev1.ContainerStateTerminated{ExitCode: code, Message: "log\nrevision 7 is known, 5 is found."}
-		status := corev1.ContainerStatus{Name: desired.ServerContainer, State: corev1.ContainerState{Terminated: ended}}
+		terminated := &corev1.ContainerStateTerminated{ExitCode: code, Message: "log\nrevision 7 is known, 5 is found."}
+		status := corev1.ContainerStatus{Name: desired.ServerContainer, State: corev1.ContainerState{Terminated: terminated}}
 		if waiting {
 			status.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
-			status.LastTerminationState.Terminated = ended
+			status.LastTerminationState.Terminated = terminated
 		}
 		return corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "demo-0"}, Status: corev1.PodStatus{

@@ -29,7 +29,7 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	}
 	if in.State.QuorumLost(in.Now) {
 		return condition(v1alpha1.EtcdQuorum, false, observed.QuorumLostReason, "%s%s%s",
-			survivors(in.State), known(in.State), oneLine(in.State.EtcdErr))
+			survivors(in.State), acknowledgedRevisions(in.State), oneLine(in.State.EtcdErr))
 	}
 	if in.State.EtcdErr != nil && !in.State.Unreachable() {
 		c := unknown(v1alpha1.EtcdQuorum)
@@ -70,9 +70,9 @@ func survivors(s *observed.State) string {
 	return out.String()
 }
 
-// known describes the newest revision that any member is known to have acknowledged, if no reachable member has it: the
-// revisions in between may be lost. Otherwise it returns "".
-func known(s *observed.State) string {
+// acknowledgedRevisions describes the newest revision that any member is known to have acknowledged, if no reachable
+// member has it: the revisions in between may be lost. Otherwise it returns "".
+func acknowledgedRevisions(s *observed.State) string {
 	var acknowledged, found int64
 	for _, m := range s.Cluster.Status.Members {
 		if m.Acknowledged != nil {

@@ -205,16 +205,16 @@ func acknowledge(
 	for i := range members {
 		m := &members[i]
 		id, err := strconv.ParseUint(m.ID, 16, 64)
-		known, ok := s.Acknowledged[id]
-		if err != nil || !ok || known.Index == 0 {
+		newest, ok := s.Acknowledged[id]
+		if err != nil || !ok || newest.Index == 0 {
 			continue
 		}
 		stored := m.Acknowledged
-		if stored != nil && (stored.Index >= int64(known.Index) || now.Sub(stored.Time.Time) < period) {
+		if stored != nil && (stored.Index >= int64(newest.Index) || now.Sub(stored.Time.Time) < period) {
 			continue
 		}
 		m.Acknowledged = &v1alpha1.Acknowledged{
-			Revision: known.Revision, Index: int64(known.Index), Term: int64(known.Term), Time: metav1.NewTime(known.Time),
+			Revision: newest.Revision, Index: int64(newest.Index), Term: int64(newest.Term), Time: metav1.NewTime(newest.Time),
 		}
 	}
 	return members

@@ -400,11 +400,11 @@ func TestSurvivorsAreDescribed(t *testing.T) {
 	if got := survivors(s); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := known(s); got != "" {
+	if got := acknowledgedRevisions(s); got != "" {
 		t.Errorf("without acknowledged revisions: %q", got)
 	}
 	s.Acknowledged = map[uint64]etcd.Acknowledged{3: {Revision: 9}}
-	if got := known(s); !strings.Contains(got, "would lose revisions 8 to 9") {
+	if got := acknowledgedRevisions(s); !strings.Contains(got, "would lose revisions 8 to 9") {
 		t.Errorf("got %q, want the revisions that a recovery loses", got)
 	}
 }

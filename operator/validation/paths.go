@@ -41,9 +41,9 @@ func checkMainFiles(cluster *v1alpha1.ApiServerCluster, c desired.Configuration)
 			}
 		}
 		slices.Sort(keys)
-		const shown = 10
-		if len(keys) > shown {
-			keys = append(keys[:shown], "...")
+		const maxKeys = 10
+		if len(keys) > maxKeys {
+			keys = append(keys[:maxKeys], "...")
 		}
 		errs = append(errs, fmt.Errorf("%s: %s has no key %s, but %s; rename the key, or name the main file in spec.%s.key",
 			part.Name, cmp.Or(strings.Join(objects, " or "), "the spec"), part.Main(),
@@ -67,7 +67,7 @@ func checkPaths(c desired.Configuration) error {
 			fields = append(slices.Clone(fields), "path")
 		}
 		if err := walk(decoded, func(field, value string) error {
-			if value == "" || !slices.ContainsFunc(fields, func(one string) bool { return strings.EqualFold(one, field) }) {
+			if value == "" || !slices.ContainsFunc(fields, func(name string) bool { return strings.EqualFold(name, field) }) {
 				return nil
 			}
 			return checkPath(c, part, value)
@@ -85,8 +85,8 @@ func checkPath(c desired.Configuration, part, file string) error {
 	if !path.IsAbs(file) {
 		absolute = path.Join(desired.ConfigurationDirectory, part, file)
 	}
-	if below, ok := strings.CutPrefix(absolute, desired.ConfigurationDirectory+"/"); ok {
-		owner, name, _ := strings.Cut(below, "/")
+	if relative, ok := strings.CutPrefix(absolute, desired.ConfigurationDirectory+"/"); ok {
+		owner, name, _ := strings.Cut(relative, "/")
 		if _, exists := c.Files[desired.FileKey(owner, name)]; exists && !strings.Contains(name, "/") {
 			return nil
 		}
@@ -98,19 +98,19 @@ func checkPath(c desired.Configuration, part, file string) error {
 func walk(value any, visit func(field, value string) error) error {
 	switch value := value.(type) {
 	case map[string]any:
-		for field, one := range value {
-			if text, ok := one.(string); ok {
+		for field, content := range value {
+			if text, ok := content.(string); ok {
 				if err := visit(field, text); err != nil {
 					return err
 				}
 			}
-			if err := walk(one, visit); err != nil {
+			if err := walk(content, visit); err != nil {
 				return err
 			}
 		}
 	case []any:
-		for _, one := range value {
-			if err := walk(one, visit); err != nil {
+		for _, item := range value {
+			if err := walk(item, visit); err != nil {
 				return err
 			}
 		}

@@ -67,11 +67,11 @@ func CheckSpec(cluster *v1alpha1.ApiServerCluster, encryption []byte) error {
 	if err := preflight.Flags(parsed); err != nil {
 		return fmt.Errorf("spec.extraArgs: the API server would not start: %w", err)
 	}
-	without := cluster.DeepCopy()
-	spec := &without.Spec
+	reduced := cluster.DeepCopy()
+	spec := &reduced.Spec
 	spec.Audit, spec.Authentication, spec.Authorization, spec.Admission, spec.Egress, spec.Tracing =
 		nil, nil, nil, nil, nil, nil
-	_, err = Check(without, desired.Configuration{Encryption: encryption})
+	_, err = Check(reduced, desired.Configuration{Encryption: encryption})
 	return err
 }
 

@@ -28,5 +28,5 @@ func (c *ApiServerCluster) MayReplaceMember(name string) bool {
 
 // lists reports whether a list with commas has a name.
 func lists(list, name string) bool {
-	return slices.ContainsFunc(strings.Split(list, ","), func(one string) bool { return strings.TrimSpace(one) == name })
+	return slices.ContainsFunc(strings.Split(list, ","), func(item string) bool { return strings.TrimSpace(item) == name })
 }

@@ -1,9 +1,3 @@
-// Package apiservices registers API groups. Ensure registers extension API servers inside a cluster, with the Services
-// and EndpointSlices through which the aggregator reaches them, and a cluster in mode Extension in its host, whose API
-// it extends. EnsureHostAccess maintains what API servers in mode Extension need in their host.
-//
-// An APIService is listed in the stored status before it is created. APIServices that are no longer in the spec are
-// found by the labels of the cluster and deleted; they have no owner reference to the cluster.
 package apiservices
 
 import (
@@ -109,7 +103,8 @@ func (s Steps) Ensure(ctx context.Context, in Input) (Result, error) {
 	for i := range wanted {
 		statuses = append(statuses, g.register(ctx, &wanted[i], keep))
 	}
-	if err := g.prune(ctx, keep, registrations()...); err != nil { // removed ones stay in the status until this succeeds
+	// Removed APIServices stay in the status until prune succeeds.
+	if err := g.prune(ctx, keep, registrations()...); err != nil {
 		return in.unavailable(names, v1alpha1.ReasonRegistrationFailed,
 			"Removed APIServices could not be deleted: "+err.Error()), nil
 	}
@@ -118,6 +113,7 @@ func (s Steps) Ensure(ctx context.Context, in Input) (Result, error) {
 
 // withoutAggregatorRouting returns the name of a pod that cannot reach the endpoints of extension API servers, because
 // it was started without --enable-aggregator-routing, or "". Such a pod would report the APIServices as unavailable.
+// The flag is part of the hash of the spec, so that a rollout replaces the pod.
 func withoutAggregatorRouting(state *observed.State) string {
 	for i := range state.Pods {
 		if pod := &state.Pods[i]; !desired.RoutesToEndpoints(pod) {
@@ -151,7 +147,8 @@ func announce(cluster *v1alpha1.ApiServerCluster, names []string) *[]v1alpha1.AP
 	return &statuses
 }
 
-// unavailable reports the same reason for all APIServices, including those that still have to be deleted.
+// unavailable reports the same reason for all APIServices, including those that still have to be deleted: an APIService
+// that disappeared from the status would not be deleted later.
 func (in Input) unavailable(names []string, reason, message string) Result {
 	for _, s := range in.State.Cluster.Status.APIServices {
 		if !slices.Contains(names, s.Name) {
@@ -167,7 +164,8 @@ func (in Input) unavailable(names []string, reason, message string) Result {
 	return in.result(statuses)
 }
 
-// result returns the status of the APIServices, and requests a reconciliation soon if one of them is not available.
+// result returns the status of the APIServices, and requests a reconciliation soon if any APIService is not available.
+// The request is limited to registrationPeriod, because an extension API server may be unavailable for days.
 func (in Input) result(statuses []v1alpha1.APIServiceStatus) Result {
 	slices.SortFunc(statuses, func(a, b v1alpha1.APIServiceStatus) int {
 		return strings.Compare(a.Name, b.Name)
@@ -199,7 +197,8 @@ type registrar struct {
 }
 
 // register creates or updates the objects of an entry of spec.aggregation, adds their keys to keep, and returns the
-// status of the APIService.
+// status of the APIService. If the CA bundle cannot be read, the registered objects stay as they are: without its
+// caBundle, the extension API server would be unavailable to everyone because of a Secret that is being replaced.
 func (g *registrar) register(
 	ctx context.Context, entry *v1alpha1.AggregatedAPIService, keep map[client.ObjectKey]bool,
 ) v1alpha1.APIServiceStatus {
@@ -250,7 +249,7 @@ func apiServiceStatus(service *apiregistrationv1.APIService) v1alpha1.APIService
 func readCABundle(
 	ctx context.Context, reader client.Reader, namespace string, source *v1alpha1.CABundleSource,
 ) ([]byte, error) {
-	key, what := source.Key, ""
+	key, object := source.Key, ""
 	if key == "" {
 		key = desired.AuthorityKey
 	}
@@ -258,26 +257,26 @@ func readCABundle(
 	var err error
 	if ref := source.SecretRef; ref != nil {
 		secret := &corev1.Secret{}
-		what = "secret " + ref.Name
+		object = "secret " + ref.Name
 		err = reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, secret)
 		data = secret.Data[key]
 	} else {
 		config := &corev1.ConfigMap{}
-		what = "configmap " + source.ConfigMapRef.Name
+		object = "configmap " + source.ConfigMapRef.Name
 		err = reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: source.ConfigMapRef.Name}, config)
 		data = []byte(config.Data[key])
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("%s does not exist", what)
+		return nil, fmt.Errorf("%s does not exist", object)
 	case err != nil:
-		return nil, fmt.Errorf("read %s: %w", what, err)
+		return nil, fmt.Errorf("read %s: %w", object, err)
 	case len(data) == 0:
-		return nil, fmt.Errorf("%s has no key %s", what, key)
+		return nil, fmt.Errorf("%s has no key %s", object, key)
 	}
 	certificates, err := cert.ParseCertsPEM(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s, key %s, has no valid certificates: %w", what, key, err)
+		return nil, fmt.Errorf("%s, key %s, has no valid certificates: %w", object, key, err)
 	}
 	return cert.EncodeCertificates(certificates...)
 }
@@ -310,14 +309,14 @@ func (g *registrar) write(ctx context.Context, objects desired.Registration) err
 // ensureAPIService creates or updates an APIService, and copies the stored status into wanted.
 func (g *registrar) ensureAPIService(ctx context.Context, wanted *apiregistrationv1.APIService) error {
 	current := &apiregistrationv1.APIService{}
-	did, err := g.Ensure(ctx, wanted, current, func() { current.Spec = wanted.Spec })
+	change, err := g.Ensure(ctx, wanted, current, func() { current.Spec = wanted.Spec })
 	if err != nil {
 		return err
 	}
-	if text, changed := registrationEvents[did]; changed {
+	if text, changed := registrationEvents[change]; changed {
 		g.objects.Event(g.cluster, owned.Event{Reason: text[0], Action: registerAction, Message: text[1] + wanted.Name})
 	}
-	if did != owned.Created {
+	if change != owned.Created {
 		wanted.Status = current.Status
 	}
 	return nil

@@ -43,7 +43,8 @@ func (h Host) trusted() ([]byte, error) {
 }
 
 // EnsureHostAccess maintains what API servers in mode Extension need in their host: a ServiceAccount, its bindings, and
-// a kubeconfig.
+// a kubeconfig. The certificates that verify the host are read in each reconciliation, because the host may replace
+// them. A missing permission of the operator is reported with the manifest that grants it.
 func EnsureHostAccess(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, host Host) error {
 	if !cluster.IsExtension() {
 		return nil
@@ -77,7 +78,8 @@ func EnsureHostAccess(ctx context.Context, objects owned.Objects, cluster *v1alp
 }
 
 // ensureServiceAccount creates the ServiceAccount in the host. It returns owned.ErrForeign if another owner has one
-// with the name.
+// with the name: the pods would run with the permissions of that account, and the bindings would give it permissions
+// that it should not have.
 func ensureServiceAccount(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster) error {
 	wanted, current := desired.HostServiceAccount(cluster), &corev1.ServiceAccount{}
 	err := objects.Reader.Get(ctx, client.ObjectKeyFromObject(wanted), current)
@@ -176,7 +178,8 @@ func (s Steps) registerInHost(
 }
 
 // served returns why no API server serves the version of an APIService yet, as the reason and message of a status, or
-// "".
+// "". It requests the group version from one ready replica. It is called only before the APIService is created: later,
+// the condition Available shows it, which the aggregator of the host sets.
 func (s Steps) served(ctx context.Context, in Input, service *apiregistrationv1.APIService) (reason, message string) {
 	if in.State.ReadyAddress() == "" {
 		return v1alpha1.ReasonNoReadyReplicas, "no API server is ready"
@@ -209,7 +212,8 @@ func Outdated(
 }
 
 // Unregister deletes the APIServices of a cluster in mode Extension before its API servers, so that the host does not
-// wait for responses of servers that are gone. It returns the results of removeSelected.
+// wait for responses of servers that are gone. It returns the results of removeSelected: the deletion of the cluster
+// continues once no APIService is left.
 func Unregister(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster,
 ) (deleted, terminating int, err error) {
@@ -254,7 +258,7 @@ func removeSelected(
 		if !ok {
 			return nil
 		}
-		if object.GetDeletionTimestamp() != nil { // it waits for its finalizers
+		if object.GetDeletionTimestamp() != nil { // the object waits for its finalizers
 			terminating++
 			return nil
 		}

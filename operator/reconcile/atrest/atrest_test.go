@@ -111,11 +111,11 @@ func TestNewCluster(t *testing.T) {
 	h := ownedtest.NewHost(t, ownedtest.NewCluster(encrypted("secrets")))
 	first, err := ensure(h, ownedtest.Now())
 	h.Must(err)
-	again, err := ensure(h, ownedtest.Now().Add(time.Hour))
+	unchanged, err := ensure(h, ownedtest.Now().Add(time.Hour))
 	h.Must(err)
-	if len(first.Configuration) == 0 || string(first.Configuration) != string(again.Configuration) ||
+	if len(first.Configuration) == 0 || string(first.Configuration) != string(unchanged.Configuration) ||
 		first.State.Changing() {
-		t.Errorf("%s, then %s", first.Configuration, again.Configuration)
+		t.Errorf("%s, then %s", first.Configuration, unchanged.Configuration)
 	}
 	plain := ownedtest.NewHost(t, ownedtest.NewCluster())
 	if keys, err := ensure(plain, ownedtest.Now()); err != nil || len(keys.Configuration) != 0 || len(plain.Names()) != 0 {
@@ -123,8 +123,8 @@ func TestNewCluster(t *testing.T) {
 	}
 }
 
-// TestChange follows a change of the encryption: all replicas can read with the new configuration before any
-// replica writes with it, and the former key is dropped after the stored objects are rewritten.
+// TestChange follows a change of the encryption: all replicas can read with the new configuration before any replica
+// writes with it, and the former key is dropped after the stored objects are rewritten.
 func TestChange(t *testing.T) {
 	h := ownedtest.NewHost(t, ownedtest.NewCluster(external, encrypted("secrets")))
 	r := newReplica(t, "127.201.17.1")

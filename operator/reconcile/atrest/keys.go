@@ -1,6 +1,3 @@
-// Package atrest maintains the encryption at rest of a cluster. EnsureKeys brings the Secret of the keys to the stage
-// of their rotation, and renders the EncryptionConfiguration of the API servers; Plan decides on the stage and rewrites
-// stored objects. Packages rotation and encryption have the rules.
 package atrest
 
 import (
@@ -35,8 +32,12 @@ type Keys struct {
 }
 
 // EnsureKeys brings the encryption keys to the stage of their rotation. Only a new cluster encrypts from the start. In
-// any other cluster, every replica has to be able to decrypt with a new key before one of them encrypts with it, so
+// any other cluster, every replica has to be able to decrypt with a new key before any replica encrypts with it, so
 // that a change goes through the stages. The state and the lost keys are also valid if EnsureKeys returns an error.
+//
+// A lost key is detected before anything is written. A cluster without encryption has no Secret. A restored cluster
+// never counts as new, although it has not stored an object either: its objects are encrypted with the keys of the
+// former cluster, which the restore has put into the Secret.
 func EnsureKeys(ctx context.Context, objects owned.Objects, s *observed.State, now time.Time) (keys Keys, err error) {
 	cluster, current := s.Cluster, &corev1.Secret{}
 	found, err := objects.Find(ctx, cluster, desired.SecretName(cluster, desired.EncryptionSecret), current)
@@ -59,7 +60,7 @@ func EnsureKeys(ctx context.Context, objects owned.Objects, s *observed.State, n
 	}
 	var wanted encryption.Scheme
 	wanted, keys.Undecryptable = wantedScheme(cluster, keys.State)
-	starting := isNew(s) && !cluster.Restoring() // a restored cluster starts with the keys of the former one
+	starting := isNew(s) && !cluster.Restoring() // a restored cluster starts with the keys of the former cluster
 	if !found && stages.Encryption.Current(cluster) == nil && (!starting || len(wanted.Resources) == 0) {
 		return keys, nil
 	}
@@ -84,7 +85,10 @@ func EnsureKeys(ctx context.Context, objects owned.Objects, s *observed.State, n
 	return keys, err
 }
 
-// advance brings the keys to the present stage of their rotation. It returns the retired schemes.
+// advance brings the keys to the present stage of their rotation. It returns the retired schemes. DropOld promotes
+// first, because a Secret that was restored from a copy of an earlier stage may still have the next scheme. The
+// confirmation of the user is removed before the keys are written: in this stage the former scheme is no longer the
+// current one, so the confirmation is not needed again if the write fails.
 func (k *Keys) advance(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster,
 	retired encryption.Retired, now time.Time,
@@ -103,7 +107,9 @@ func (k *Keys) advance(
 	return retired, nil
 }
 
-// addNext adds the next scheme, with which API servers can decrypt, if the present one has to be replaced.
+// addNext adds the next scheme, with which API servers can decrypt, if the present one has to be replaced. If only the
+// resources have changed and the key is not due, the next scheme has the same key: a new key would be retired and kept
+// for backups without need.
 func (k *Keys) addNext(cluster *v1alpha1.ApiServerCluster, now time.Time) error {
 	reason, times := due(cluster, k.State, now)
 	k.Due = append(k.Due, times...)
@@ -173,7 +179,9 @@ func wantedScheme(
 }
 
 // lostKeys describes the problem of the Secret of the encryption keys, for example "is missing", if stored objects are
-// encrypted with keys that the Secret lacks. Otherwise it returns "".
+// encrypted with keys that the Secret lacks. Otherwise it returns "". It compares the Secret with the configuration
+// that the replicas mount: a copy of the Secret from before a rotation is complete in itself, but lacks the keys that
+// replicas have used since.
 func lostKeys(
 	ctx context.Context, objects owned.Objects, s *observed.State, state encryption.State, keys *corev1.Secret,
 ) (problem string, err error) {
@@ -204,6 +212,7 @@ func isNew(s *observed.State) bool {
 }
 
 // hasEncryption reports whether replicas have an EncryptionConfiguration, or had one before the cluster was hibernated.
+// A hibernated cluster has no pods, so that the stored configuration decides.
 func hasEncryption(ctx context.Context, objects owned.Objects, s *observed.State) (bool, error) {
 	if slices.ContainsFunc(s.Pods, func(pod corev1.Pod) bool { return desired.MountsEncryption(&pod) }) {
 		return true, nil

@@ -20,7 +20,8 @@ import (
 	"quorate.dev/operator/status"
 )
 
-// rewriteTime bounds the time that one reconciliation spends on rewriting stored objects.
+// rewriteTime bounds the time that one reconciliation spends on rewriting stored objects, so that it does not delay the
+// repair of the cluster. The time is checked between pages.
 const rewriteTime = 5 * time.Second
 
 // Steps plans changes of the encryption and rewrites stored objects.
@@ -47,6 +48,10 @@ type Result struct {
 
 // Plan decides on the stage of a change of the encryption. Before it enters the last stage, it rewrites the stored
 // objects, in as many reconciliations as that takes. The result is also valid if Plan returns an error.
+//
+// A new cluster changes its keys without stages, and a hibernated one has no replicas whose configuration could be
+// observed: its stage is kept until it is scaled up. A state that has a next or previous scheme resumes its change even
+// if the status has no stage.
 func (s Steps) Plan(ctx context.Context, in Input) (result Result, err error) {
 	cluster := in.State.Cluster
 	if isNew(in.State) || !cluster.ExternalEtcd() && !cluster.Bootstrapped() || cluster.Hibernated() {
@@ -77,11 +82,12 @@ func (s Steps) Plan(ctx context.Context, in Input) (result Result, err error) {
 			return result, err
 		}
 	}
-	return result, result.Follow(ctx, s.Objects, cluster, stages.Encryption, o, d)
+	return result, result.Apply(ctx, s.Objects, cluster, stages.Encryption, o, d)
 }
 
 // observe adds the configuration that each replica uses to an observation. As long as a replica has no pod, the
-// rotation waits, as for an unreachable replica.
+// rotation waits, as for an unreachable replica. If the cluster no longer has a configuration, there is nothing to wait
+// for: a replica that still has one restarts, because the spec of its pod differs.
 func (in Input) observe(ctx context.Context, o *rotation.Observation) error {
 	if o.Stage == rotation.None {
 		return nil
@@ -108,8 +114,10 @@ func (in Input) observe(ctx context.Context, o *rotation.Observation) error {
 	return nil
 }
 
-// rewrite rewrites stored objects through a ready replica, for at most rewriteTime, and stores its progress in the
-// status. It returns the reason for which the stage waits, or "" once all objects are rewritten.
+// rewrite rewrites stored objects through a ready replica, for about rewriteTime, and stores its progress in the
+// status. It returns the reason for which the stage waits, or "" once all objects are rewritten. The progress is also
+// stored if a request has failed, so that an object that cannot be patched does not restart the rewriting of all
+// others.
 func (s Steps) rewrite(ctx context.Context, in Input) (waiting string, err error) {
 	cluster := in.State.Cluster
 	config := in.Credentials.Replica(in.State)

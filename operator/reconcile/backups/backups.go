@@ -1,13 +1,3 @@
-// Package backups reconciles ApiServerBackups and ApiServerBackupSchedules.
-//
-// A backup is created by a pod with the image of the cluster. It reads a member through the member's client port and
-// writes to the destination, because only a pod can mount a volume, and so that the data does not pass through the
-// operator. The result is the termination message of the pod. Package backup decides when a pod is created, when an
-// attempt is repeated, and when a backup has failed.
-//
-// A reconciliation of a backup takes one step. An attempt is recorded in the status before its pod is created, and all
-// status writes have an optimistic lock, so that the operator may crash between any two steps and two operators do not
-// count an attempt twice. The name of a scheduled backup follows from its scheduled time, so that it is created once.
 package backups
 
 import (
@@ -97,7 +87,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return result, err
 }
 
-// advance takes the next step of an unfinished backup.
+// advance takes the next step of an unfinished backup. It observes the cluster, the pod and the objects that the pod
+// needs, lets backup.Advance decide, and executes the step. A cluster that does not exist is not an error: the backup
+// waits for it until its timeout.
 func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.ApiServerBackup) (ctrl.Result, error) {
 	cluster := &v1alpha1.ApiServerCluster{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.ClusterName}, cluster)
@@ -155,7 +147,9 @@ func startTimeout(b *v1alpha1.ApiServerBackup) time.Duration {
 	return time.Duration(ptr.Deref(b.Spec.StartTimeoutSeconds, 300)) * time.Second
 }
 
-// blocked returns why no attempt to back up a cluster can start now, or "".
+// blocked returns why no attempt to back up a cluster can start now, or "". A running attempt is not affected. The
+// quorum is taken from the status of the cluster, which may be a few seconds old; an attempt without a quorum fails and
+// is repeated.
 func blocked(cluster *v1alpha1.ApiServerCluster, found bool) string {
 	switch {
 	case !found:
@@ -173,7 +167,8 @@ func blocked(cluster *v1alpha1.ApiServerCluster, found bool) string {
 // errForeign marks the error that a pod with the name of a backup's pod has another owner.
 var errForeign = errors.New("is not owned by this backup")
 
-// pod returns the pod of a backup with a name, or nil.
+// pod returns the pod of a backup with a name, or nil. A pod of another owner is an error: it would be taken for an
+// attempt of this backup, and deleted with it.
 func (r *Reconciler) pod(ctx context.Context, b *v1alpha1.ApiServerBackup, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: name}, pod)
@@ -188,7 +183,9 @@ func (r *Reconciler) pod(ctx context.Context, b *v1alpha1.ApiServerBackup, name 
 	return pod, nil
 }
 
-// stateOf returns the state of a backup's pod, which may be nil.
+// stateOf returns the state of a backup's pod, which may be nil. Success counts also while the pod is terminating,
+// because its result is complete. A failed pod that is terminating does not: the next attempt starts when the pod is
+// gone.
 func stateOf(pod *corev1.Pod) backup.PodState {
 	switch {
 	case pod == nil:
@@ -196,7 +193,7 @@ func stateOf(pod *corev1.Pod) backup.PodState {
 	case pod.Status.Phase == corev1.PodSucceeded:
 		return backup.PodSucceeded
 	case pod.DeletionTimestamp != nil:
-		return backup.PodLeaving
+		return backup.PodTerminating
 	case pod.Status.Phase == corev1.PodFailed:
 		return backup.PodFailed
 	case pod.Status.Phase != corev1.PodRunning:
@@ -216,31 +213,32 @@ func Failure(pod *corev1.Pod) string {
 // userReasons are the reasons for waiting that only the user can remove.
 var userReasons = []string{v1alpha1.ReasonPodNotStarting, v1alpha1.ReasonObjectMissing, v1alpha1.ReasonObjectInvalid}
 
-// wait records in the status why a backup waits. It also records an event, once, if only the user can end the wait.
+// wait records in the status why a backup waits. It also records an event, once, if only the user can end the wait. The
+// reason for waiting does not replace the message of a running attempt, except if its pod does not start.
 func (r *Reconciler) wait(ctx context.Context, b *v1alpha1.ApiServerBackup, a backup.Attempt, reason string) error {
-	base, why := b.DeepCopy(), v1alpha1.ReasonWaiting
+	base, conditionReason := b.DeepCopy(), v1alpha1.ReasonWaiting
 	switch {
 	case a.Pod == backup.PodStarting && reason != "":
-		why = v1alpha1.ReasonPodNotStarting
+		conditionReason = v1alpha1.ReasonPodNotStarting
 	case a.Missing != "":
-		why = a.MissingReason
+		conditionReason = a.MissingReason
 	case b.Status.Attempts > 0 && a.Pod != backup.PodMissing:
-		why, reason = v1alpha1.ReasonRunning, attemptMessage(b)
+		conditionReason, reason = v1alpha1.ReasonRunning, attemptMessage(b)
 	}
 	if b.Status.Attempts == 0 {
 		b.Status.Phase = v1alpha1.BackupPending
 	}
 	if old := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.BackupComplete); reason == "" ||
-		why == v1alpha1.ReasonRunning && (old == nil || old.Reason == v1alpha1.ReasonRunning) {
+		conditionReason == v1alpha1.ReasonRunning && (old == nil || old.Reason == v1alpha1.ReasonRunning) {
 		return r.patchStatus(ctx, base, b) // start has set the condition
 	}
-	setComplete(b, metav1.ConditionUnknown, why, reason, r.Clock.Now())
+	setComplete(b, metav1.ConditionUnknown, conditionReason, reason, r.Clock.Now())
 	if err := r.patchStatus(ctx, base, b); err != nil {
 		return err
 	}
 	old := meta.FindStatusCondition(base.Status.Conditions, v1alpha1.BackupComplete)
-	if slices.Contains(userReasons, why) && (old == nil || old.Reason != why) {
-		r.event(b, corev1.EventTypeWarning, why, reason)
+	if slices.Contains(userReasons, conditionReason) && (old == nil || old.Reason != conditionReason) {
+		r.event(b, corev1.EventTypeWarning, conditionReason, reason)
 	}
 	return nil
 }
@@ -250,7 +248,9 @@ func attemptMessage(b *v1alpha1.ApiServerBackup) string {
 	return fmt.Sprintf("Attempt %d of %d", b.Status.Attempts, backup.MaxAttempts)
 }
 
-// start records another attempt in the status, and then deletes the pod of the previous one.
+// start records another attempt in the status, and then deletes the pod of the previous one. In the reverse order, an
+// operator that stops in between would create the pod of the recorded attempt again without counting it, possibly
+// without an end.
 func (r *Reconciler) start(
 	ctx context.Context, b *v1alpha1.ApiServerBackup, previous *corev1.Pod, reason string,
 ) error {
@@ -275,7 +275,8 @@ func (r *Reconciler) start(
 	return client.IgnoreNotFound(r.Client.Delete(ctx, previous))
 }
 
-// runPod creates the pod of the recorded attempt.
+// runPod creates the pod of the recorded attempt. It passes the client URLs of all voters, of which the pod selects
+// one. If the keys cannot be read, the backup waits for them like for any other missing object, until its timeout.
 func (r *Reconciler) runPod(
 	ctx context.Context, b *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster,
 ) error {
@@ -304,9 +305,13 @@ func (r *Reconciler) runPod(
 	return nil
 }
 
-// keys returns what the pod needs to know of the cluster's keys: the fingerprint of the service-account key and, if the
-// backup is encrypted, the sealed service-account key and keys of encryption at rest. It also creates the key that
-// signs the backup.
+// keys returns the inputs of the pod that depend on the cluster's keys: the fingerprint of the service-account key and,
+// if the backup is encrypted, the sealed service-account key and keys of encryption at rest. It also creates the key
+// that signs the backup.
+//
+// The fingerprint shows, at a restore, whether a key is the key at the time of the backup. Without encryption, a backup
+// contains no keys, because its destination may be readable by others; they then have to be kept with the cluster
+// (atrest.NeededByBackups).
 func (r *Reconciler) keys(
 	ctx context.Context, b *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster,
 ) (desired.Keys, error) {
@@ -345,7 +350,9 @@ func (r *Reconciler) keys(
 	return keys, err
 }
 
-// collect records the result of a pod that has succeeded.
+// collect records the result of a pod that has succeeded. The manifest must have the UID of this backup: the path could
+// contain the data of an earlier resource with the same name. The digest of the manifest and the verification key are
+// stored in the status, outside of the destination, so that a restore recognizes a replaced backup.
 func (r *Reconciler) collect(ctx context.Context, b *v1alpha1.ApiServerBackup, pod *corev1.Pod) error {
 	result, err := ParseResult(pod)
 	if err != nil || result.Manifest.UID != string(b.UID) {
@@ -437,8 +444,8 @@ func Message(pod *corev1.Pod) string {
 func Ended(pod *corev1.Pod) time.Time {
 	at := pod.CreationTimestamp.Time
 	for _, status := range pod.Status.ContainerStatuses {
-		if ended := status.State.Terminated; ended != nil && ended.FinishedAt.After(at) {
-			at = ended.FinishedAt.Time
+		if terminated := status.State.Terminated; terminated != nil && terminated.FinishedAt.After(at) {
+			at = terminated.FinishedAt.Time
 		}
 	}
 	return at

@@ -42,8 +42,8 @@ var (
 		scheduleLabels, nil)
 )
 
-// Collector exports metrics of all backups and schedules. It has no state of its own: the values are correct after a
-// restart of the operator.
+// Collector exports metrics of all backups and schedules. It stores no state: the values are correct after a restart of
+// the operator.
 type Collector struct {
 	Reader client.Reader // a cache
 	Clock  clock.PassiveClock

@@ -18,9 +18,9 @@ import (
 	"quorate.dev/operator/observed"
 )
 
-// unexplained is the time after which a pod that has not started is reported even without a reason from the kubelet,
-// which does not report missing volumes in the status of the pod.
-const unexplained = time.Minute
+// unexplainedPeriod is the time after which a pod that has not started is reported even without a reason from the
+// kubelet, which does not report missing volumes in the status of the pod.
+const unexplainedPeriod = time.Minute
 
 // missing returns the reason and the message of the first object that the backup's pod needs and that does not exist or
 // cannot be used, or "". Without the check, the pod would wait for the object with no reason in its status.
@@ -79,14 +79,15 @@ func check(key string, value []byte) error {
 	return nil
 }
 
-// obstacle returns why a pod has not started, or "" if that is unknown.
+// obstacle returns why a pod has not started, or "" if that is unknown. A pod that waits for longer than
+// unexplainedPeriod is reported with the reasons of its waiting containers, if there are any.
 func obstacle(pod *corev1.Pod, now time.Time) string {
 	switch {
 	case stateOf(pod) != backup.PodStarting:
 		return ""
 	case observed.Problem(pod) != "":
 		return observed.Problem(pod)
-	case now.Sub(pod.CreationTimestamp.Time) < unexplained:
+	case now.Sub(pod.CreationTimestamp.Time) < unexplainedPeriod:
 		return ""
 	}
 	reasons := []string{pod.Name + " has not started"}

@@ -27,7 +27,9 @@ func (r *Reconciler) addFinalizer(ctx context.Context, b *v1alpha1.ApiServerBack
 	return r.Client.Patch(ctx, b, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 }
 
-// remove stops the pod of a backup, deletes the data if deletionPolicy is Delete, and then removes the finalizer.
+// remove stops the pod of a backup, deletes the data if deletionPolicy is Delete, and then removes the finalizer. Each
+// step is observed before the next one, in as many reconciliations as necessary: the pod is gone before the data is
+// deleted, and the data before the finalizer, after which nothing would know of it.
 func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.ApiServerBackup) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(b, finalizer) {
 		return ctrl.Result{}, nil
@@ -58,7 +60,8 @@ func (r *Reconciler) deleteOnce(ctx context.Context, pod *corev1.Pod) error {
 
 // removeData deletes the data of a backup with a pod, if deletionPolicy is Delete, and reports whether no data is left
 // to delete. It repeats failures until the policy changes. In a terminating namespace no pod can be created, so the
-// data is kept.
+// data is kept: a finalizer would otherwise keep the namespace for ever. A backup without a path has never started an
+// attempt.
 func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup) (bool, error) {
 	keep := b.Spec.DeletionPolicy != v1alpha1.BackupDelete || b.Status.Path == ""
 	pod, err := r.pod(ctx, b, desired.DeletePodName(b))
@@ -97,6 +100,8 @@ func (r *Reconciler) deletionProblem(b *v1alpha1.ApiServerBackup, pod *corev1.Po
 	return ""
 }
 
+// createDeletePod creates the pod that deletes the data. The cluster of the backup may no longer exist; its name then
+// suffices, and the pod has the default image of the operator.
 func (r *Reconciler) createDeletePod(ctx context.Context, b *v1alpha1.ApiServerBackup) (bool, error) {
 	cluster := &v1alpha1.ApiServerCluster{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.ClusterName}, cluster)

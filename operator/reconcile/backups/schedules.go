@@ -46,7 +46,7 @@ func (r *ScheduleReconciler) SetupWithManager(manager ctrl.Manager) error {
 		For(&v1alpha1.ApiServerBackupSchedule{}).
 		Watches(&v1alpha1.ApiServerBackup{}, handler.EnqueueRequestsFromMapFunc(scheduleOf)).
 		Watches(&v1alpha1.ApiServerCluster{}, handler.EnqueueRequestsFromMapFunc(r.schedulesOf),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})). // it is hibernated, or started again
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})). // the cluster is hibernated, or started again
 		Complete(r)
 }
 
@@ -75,6 +75,10 @@ func (r *ScheduleReconciler) schedulesOf(ctx context.Context, object client.Obje
 }
 
 // Reconcile creates the backup that is due, deletes expired backups, and updates the status of one schedule.
+//
+// The backup is created before its scheduled time is recorded as handled. If the operator stops in between, the next
+// reconciliation tries to create the backup again, and its name exists already. Expired backups are deleted last, after
+// the status was written, and a failure of one part does not prevent the others.
 func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	s := &v1alpha1.ApiServerBackupSchedule{}
 	if err := r.Reader.Get(ctx, request.NamespacedName, s); err != nil || s.DeletionTimestamp != nil {
@@ -136,7 +140,7 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 }
 
 // summarize returns the names of the unfinished backups and the finished backups, and sets the number of unfinished
-// ones in the status. It ignores backups that are being deleted.
+// backups in the status. It ignores backups that are being deleted.
 func summarize(
 	s *v1alpha1.ApiServerBackupSchedule, backups *v1alpha1.ApiServerBackupList,
 ) (active []string, finished []backup.Finished) {
@@ -157,7 +161,8 @@ func summarize(
 	return active, finished
 }
 
-// grace returns the time from a scheduled time until its backup has to be complete.
+// grace returns the time from a scheduled time until its backup has to be complete: the time in which it may start, and
+// the time that it may take, by default an hour.
 func grace(s *v1alpha1.ApiServerBackupSchedule) time.Duration {
 	seconds := ptr.Deref(s.Spec.StartingDeadlineSeconds, 0) + int64(ptr.Deref(s.Spec.Template.TimeoutSeconds, 3600))
 	return time.Duration(seconds) * time.Second
@@ -250,6 +255,8 @@ func (r *ScheduleReconciler) create(ctx context.Context, s *v1alpha1.ApiServerBa
 }
 
 // needed returns the names of the backups that clusters are restored from, or have been requested to be restored from.
+// A backup that is named by its location has its name at the end of the path. A location with the same last element in
+// another destination keeps a backup longer than necessary, which is harmless.
 func (r *ScheduleReconciler) needed(ctx context.Context, namespace string) (map[string]bool, error) {
 	var clusters v1alpha1.ApiServerClusterList
 	if err := r.Reader.List(ctx, &clusters, client.InNamespace(namespace)); err != nil {
@@ -282,7 +289,9 @@ func sources(cluster *v1alpha1.ApiServerCluster) (all []v1alpha1.RestoreSource) 
 	return all
 }
 
-// expire deletes the backups beyond the limits of the schedule, except for those that clusters need for a restore.
+// expire deletes the backups beyond the limits of the schedule, except for those that clusters need for a restore. The
+// clusters are read only if a backup has expired. Whether the data is deleted, too, is decided by deletionPolicy of the
+// backup.
 func (r *ScheduleReconciler) expire(
 	ctx context.Context, s *v1alpha1.ApiServerBackupSchedule, finished []backup.Finished, now time.Time,
 ) error {
@@ -331,6 +340,8 @@ func setReady(s *v1alpha1.ApiServerBackupSchedule, invalid error, now time.Time)
 	meta.SetStatusCondition(&s.Status.Conditions, c)
 }
 
+// patchStatus writes the status if it differs. The patch has no optimistic lock: if a scheduled time is handled twice,
+// the name of its backup exists already.
 func (r *ScheduleReconciler) patchStatus(ctx context.Context, base, s *v1alpha1.ApiServerBackupSchedule) error {
 	if data, err := client.MergeFrom(base).Data(s); err != nil || string(data) == "{}" {
 		return err

@@ -21,7 +21,8 @@ var errKeyRefused = errors.New("the key that signs backups could not be created"
 
 // ensureSigningKey creates the key that signs the backups of a cluster, in a Secret that the cluster owns, before the
 // first backup. If the key is lost, it is replaced. Earlier backups stay verifiable, because their status has the
-// digest of the manifest and the verification key.
+// digest of the manifest and the verification key. A Secret of another owner is not used: its owner could sign backups
+// that the operator accepts.
 func (r *Reconciler) ensureSigningKey(ctx context.Context, cluster *v1alpha1.ApiServerCluster) error {
 	name, current := desired.SecretName(cluster, desired.BackupSigningSecret), &corev1.Secret{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, current)

@@ -48,7 +48,7 @@ func TestSigningKey(t *testing.T) {
 	}
 	e.end("b-try1", corev1.PodFailed, "no quorum")
 	e.reconcile()
-	if again := e.signingSecret(); again.ResourceVersion != secret.ResourceVersion {
+	if unchanged := e.signingSecret(); unchanged.ResourceVersion != secret.ResourceVersion {
 		t.Error("the Secret has changed")
 	}
 }

@@ -1,20 +1,3 @@
-// Package certificates maintains the certificate authorities, the certificates, the service-account keys and the
-// administrator's kubeconfig of a cluster.
-//
-// Ensure reads the Secrets, notices authorities and keys that were lost, brings all others to the stage of their
-// rotation (see package rotations), and issues the certificates of that stage. AnnotatePods tells the kubelets to
-// update the mounted files.
-//
-// The order of reads and writes matters, so Ensure writes Secrets itself instead of returning objects to be applied:
-// whether an authority was lost depends on all leaves as they were read, an authority is stored before a leaf that it
-// has issued, and a failed write ends the step, so that pods never mount a leaf of an authority that is not stored.
-//
-// # Invariants
-//
-//   - An authority is never replaced in one step: its clients would lose access.
-//   - A Secret that is missing although it is in use is not created again if that would do harm. It is reported as
-//     lost, unless the user permits its replacement.
-//   - Pods mount only validated certificates: the user's certificates are copied into Secrets of the cluster.
 package certificates
 
 import (
@@ -85,7 +68,8 @@ func Ensure(ctx context.Context, objects owned.Objects, in Input) (Result, error
 }
 
 // ensure first reads all authorities, because the decision whether an authority is due or lost depends on the other
-// authorities and on the leaves.
+// authorities and on the leaves. Authorities and keys are written before the leaves. Errors of leaves are collected, so
+// that a foreign Secret with the name of one leaf does not delay the renewal of the others.
 func (i *issuer) ensure(ctx context.Context) error {
 	if err := i.readAuthorities(ctx); err != nil {
 		return err
@@ -112,7 +96,8 @@ func (i *issuer) ensure(ctx context.Context) error {
 }
 
 // readAuthorities reads the authorities of all trust domains and the authorities that the user has provided, and
-// detects lost ones.
+// detects lost authorities. A Secret that cannot be parsed is an error and not a loss: the user may have edited it and
+// can restore it, whereas a deleted one is replaced in stages.
 func (i *issuer) readAuthorities(ctx context.Context) error {
 	for _, domain := range desired.Domains(i.cluster) {
 		current := &corev1.Secret{}
@@ -141,6 +126,11 @@ func (i *issuer) readAuthorities(ctx context.Context) error {
 
 // ensureAuthority creates a missing authority, or brings an existing one to the stage of the rotation. It never
 // replaces an authority in one step, because clients that trust the old one would lose access.
+//
+// An authority is missing only if neither a leaf nor a pod depends on it, as in a new cluster, or if the user has
+// permitted the replacement of a lost Secret: protectAuthority has handled all other cases. The user's authority is
+// then used directly, because nothing trusts another one yet. If the operator already has an authority, a different one
+// of the user is introduced by a rotation.
 func (i *issuer) ensureAuthority(ctx context.Context, domain string) error {
 	bundle, found := i.result.Credentials.Bundles[domain]
 	if !found && !i.mayChange() {
@@ -177,6 +167,10 @@ func (i *issuer) ensureAuthority(ctx context.Context, domain string) error {
 
 // ensureLeaf issues a leaf certificate if it is missing or outdated, and stores it in its Secret. Only the Secret of
 // the serving certificate may contain a certificate of the user.
+//
+// It also determines for which host the operator verifies the serving certificate: for the name of the Service if an
+// authority of the cluster has issued it, and for the host of the endpoint if the user has provided it, because that is
+// the only name that a user's certificate must have (pki.CheckServing).
 func (i *issuer) ensureLeaf(ctx context.Context, certificate desired.Certificate) error {
 	name := desired.SecretName(i.cluster, certificate.Secret)
 	current := &corev1.Secret{}
@@ -216,6 +210,9 @@ func (i *issuer) ensureLeaf(ctx context.Context, certificate desired.Certificate
 
 // leaf returns the desired content of a leaf's Secret: the certificate with its key, and the certificates that verify
 // it. reason is why the certificate differs from the stored one, or "".
+//
+// A leaf that is still valid keeps its key, but not always its intermediate certificates (Rechain): when the old
+// authority is dropped, servers no longer send the cross-signed certificate with which the leaf was issued in Reissue.
 func (i *issuer) leaf(
 	ctx context.Context, certificate desired.Certificate, current *corev1.Secret, found bool,
 ) (pair pki.Pair, trusted []byte, reason string, err error) {
@@ -244,7 +241,8 @@ func (i *issuer) leaf(
 // expires reports the expiry of a certificate.
 func (i *issuer) expires(e status.Expiry) { i.result.Expiries = append(i.result.Expiries, e) }
 
-// EnsureKubeconfig publishes the administrator's kubeconfig.
+// EnsureKubeconfig publishes the administrator's kubeconfig. It follows Ensure in the same reconciliation, so that the
+// kubeconfig never refers to a certificate that is not stored.
 func EnsureKubeconfig(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, endpoint string, c credentials.Set,
 ) error {
@@ -255,8 +253,10 @@ func EnsureKubeconfig(
 	return objects.EnsureSecret(ctx, cluster, secret)
 }
 
-// AnnotatePods annotates each pod with the hash of the certificates and files that it reloads. The kubelet
-// syncs a pod immediately when it is updated, including the files of its Secrets, instead of about once per minute.
+// AnnotatePods annotates each pod with the hash of the certificates and files that it reloads. The kubelet syncs a pod
+// immediately when it is updated, including the files of its Secrets, instead of about once per minute. The annotation
+// does not restart the pod, and nothing depends on it: without it, a rotation only takes longer. A pod that is deleted
+// in between is not an error.
 func AnnotatePods(ctx context.Context, objects owned.Objects, state *observed.State, hash string) error {
 	for i := range state.Pods {
 		pod := &state.Pods[i]

@@ -12,6 +12,10 @@ import (
 
 // checkServiceAccountKey records a loss of the service-account keys. With new keys, the tokens of all pods and users of
 // the cluster would be invalid, so only the user may accept that.
+//
+// A missing Secret is a loss if a pod mounts it or the cluster has ever been bootstrapped: a hibernated cluster has no
+// pods, but its clients still have tokens. While a backup is being restored, a missing Secret is normal, because the
+// restore provides the key. A cluster in mode Extension has no such keys.
 func (i *issuer) checkServiceAccountKey(ctx context.Context) error {
 	name, current := desired.SecretName(i.cluster, desired.ServiceAccountSecret), &corev1.Secret{}
 	found, err := i.Find(ctx, i.cluster, name, current)
@@ -36,6 +40,10 @@ func (i *issuer) checkServiceAccountKey(ctx context.Context) error {
 // ensureServiceAccountKey creates missing service-account keys, and brings the keys to the stage of their rotation.
 // While a backup is being restored it creates none, because the restore provides the key of the backup; no member
 // starts before.
+//
+// Keys that cannot be used are replaced only if checkServiceAccountKey has not recorded a loss, so after the user has
+// permitted it. The creation time of the newest key is an annotation of the Secret. It decides when the next rotation
+// is due, so it is updated only when a key is created, and not when a stage changes the other fields.
 func (i *issuer) ensureServiceAccountKey(ctx context.Context) error {
 	if i.cluster.IsExtension() {
 		return nil // clients use tokens of the hosting cluster

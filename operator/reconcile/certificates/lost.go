@@ -15,7 +15,8 @@ import (
 	"quorate.dev/operator/reconcile/rotations"
 )
 
-// mounts reports whether a pod of the cluster mounts a Secret.
+// mounts reports whether a pod of the cluster mounts a Secret. A pod that mounts it cannot restart without it, and has
+// clients or servers that rely on its content: the Secret is in use.
 func (i *issuer) mounts(secret string) bool {
 	return slices.ContainsFunc(i.State.Pods, func(pod corev1.Pod) bool {
 		return desired.Mounts(&pod, secret)
@@ -23,9 +24,20 @@ func (i *issuer) mounts(secret string) bool {
 }
 
 // protectAuthority detects that the Secret of an authority was deleted or edited, and prevents the silent replacement
-// of the authority. The Secrets of its leaves contain the certificates that clients and servers trust. If the signer is
-// missing or not among them, they stay trusted, and the new signer goes through the stages of a rotation. If no leaf is
-// left either, the authority is lost.
+// of the authority. The Secrets of its leaves contain the certificates that clients and servers trust. The cases are:
+//
+//   - The Secret of the authority verifies its leaves, or its signer (or the successor of a signer whose key was lost)
+//     is among these certificates: nothing was lost.
+//   - No leaf is left, and pods mount the Secret: the authority is lost, because nothing shows which certificate the
+//     replicas trust.
+//   - No leaf is left, and no pod mounts the Secret: nothing depends on the authority, as in a new cluster. The same
+//     holds if the user has permitted the replacement.
+//   - Otherwise the key is lost, but the certificate is known. It stays trusted, the authority in the Secret or a new
+//     one becomes its successor (pki.Recover), and the stages of a rotation begin. If the user's Secret still has the
+//     key, the authority is simply restored.
+//
+// If a rotation is in a later stage, its stage is first set back to TrustBoth, which ends this reconciliation: the
+// Secrets of a stage must not be written before the status records the stage.
 func (i *issuer) protectAuthority(ctx context.Context, domain string) error {
 	bundle, found := i.result.Credentials.Bundles[domain]
 	name := desired.SecretName(i.cluster, domain)
@@ -66,8 +78,8 @@ func (i *issuer) protectAuthority(ctx context.Context, domain string) error {
 	return nil
 }
 
-// replacement returns the authority that replaces one whose key is lost: the one in its Secret, or if there is none the
-// user's, or a new one.
+// replacement returns the authority that replaces an authority whose key is lost: the authority in its Secret, else the
+// user's authority, else a new authority.
 func (i *issuer) replacement(domain string, bundle pki.Bundle, found bool) (pki.Authority, error) {
 	if found {
 		return bundle.Signer, nil
@@ -76,7 +88,7 @@ func (i *issuer) replacement(domain string, bundle pki.Bundle, found bool) (pki.
 }
 
 // trustedByLeaves returns the PEM certificates of the authority of a domain that the Secrets of its leaves contain, or
-// nil.
+// nil. The first leaf that shows a loss decides (see trustedBy).
 func (i *issuer) trustedByLeaves(ctx context.Context, domain string) ([]byte, error) {
 	for _, certificate := range desired.Certificates(i.cluster, nil) {
 		if certificate.Domain != domain {

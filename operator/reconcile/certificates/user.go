@@ -32,8 +32,8 @@ func (u *userCertificate) difference(used pki.Pair) string {
 }
 
 // published returns the PEM certificates with which kubeconfigs verify the API servers: the user's and the operator's,
-// so that kubeconfigs stay valid if the operator has to replace the user's certificate. It returns nil if the user has
-// provided none, because clients then use the authorities of their system.
+// so that kubeconfigs stay valid if the operator has to replace the user's certificate, for example because it expires.
+// It returns nil if the user has provided none, because clients then use the authorities of their system.
 func (u *userCertificate) published(operator []byte) []byte {
 	if len(u.trusted) == 0 {
 		return nil
@@ -70,7 +70,9 @@ func (i *issuer) readServingCertificate(ctx context.Context, current *corev1.Sec
 	return i.usedCertificate(current, ref.Name), nil
 }
 
-// usedCertificate returns the certificate in use if the user has provided it and it has not expired, or nil.
+// usedCertificate returns the certificate in use if the user has provided it and it has not expired, or nil. A Secret
+// of the user that was deleted or contains an unusable certificate must not interrupt clients that trust the former
+// certificate.
 func (i *issuer) usedCertificate(current *corev1.Secret, name string) *userCertificate {
 	used := &userCertificate{pair: desired.PairOf(current), secret: name}
 	signer := i.result.Credentials.Bundles[desired.ServingDomain]
@@ -91,7 +93,7 @@ func endpointHost(endpoint string) string {
 }
 
 // readUserAuthority reads the authority of a trust domain that the user has provided, if there is one. An authority
-// that cannot be used is reported in the status, and the one in use is kept.
+// that cannot be used is reported in the status, and the authority in use is kept.
 func (i *issuer) readUserAuthority(ctx context.Context, domain string) error {
 	name := desired.UserAuthoritySecret(i.cluster, domain)
 	if name == "" {

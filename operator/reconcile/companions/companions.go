@@ -1,5 +1,3 @@
-// Package companions maintains the components that run next to the API servers of a cluster, such as the controller
-// manager and the scheduler: their Deployments and Secrets, and the objects inside the cluster that nodes need to join.
 package companions
 
 import (
@@ -103,7 +101,8 @@ func companionStatus(cluster *v1alpha1.ApiServerCluster, name string) *v1alpha1.
 	return nil
 }
 
-// announce returns the status with companions that are not created yet, or nil if the status lists all of them.
+// announce returns the status with companions that are not created yet, or nil if the status lists all of them. The
+// caller creates nothing in this reconciliation: the list must first be stored.
 func announce(cluster *v1alpha1.ApiServerCluster) *[]v1alpha1.CompanionStatus {
 	statuses := slices.Clone(cluster.Status.Companions)
 	for _, companion := range desired.Companions(cluster) {
@@ -121,7 +120,9 @@ func announce(cluster *v1alpha1.ApiServerCluster) *[]v1alpha1.CompanionStatus {
 }
 
 // ensureCompanion creates or updates the objects of a companion and returns its status, and when it is due for another
-// look. The Deployment is created once an API server is ready, because companions exit if they cannot reach one.
+// look. The Deployment is created once an API server is ready, because companions exit if they cannot reach one. Its
+// Secret precedes it, because the pods mount it. The objects for nodes belong to the controller manager, which approves
+// and signs the certificates of kubelets.
 func (s Steps) ensureCompanion(
 	ctx context.Context, in Input, companion desired.Companion,
 ) (status v1alpha1.CompanionStatus, due time.Time, err error) {
@@ -180,9 +181,10 @@ func (s Steps) problem(ctx context.Context, cluster *v1alpha1.ApiServerCluster, 
 	return "", nil
 }
 
-// ensureDeployment creates or updates the Deployment of a companion and returns it, or nil if it cannot be
-// created yet. The pod template is replaced only if the hash of its inputs has changed, so that defaulted fields cause
-// no rollout.
+// ensureDeployment creates or updates the Deployment of a companion and returns it, or nil if it cannot be created yet.
+// The pod template is replaced only if the hash of its inputs has changed, so that defaulted fields cause no rollout.
+// The number of replicas and the labels are always restored. An existing Deployment is updated also while no API server
+// is ready, because the update may be what repairs it.
 func (s Steps) ensureDeployment(
 	ctx context.Context, in Input, wanted *appsv1.Deployment,
 ) (*appsv1.Deployment, error) {
@@ -232,7 +234,8 @@ func deploymentReference(deployment *appsv1.Deployment) *corev1.ObjectReference 
 }
 
 // companionStatusOf returns the status of a companion with the desired number of replicas. deployment is nil if it does
-// not exist yet.
+// not exist yet. Replicas of a former template do not count as available, and while the Deployment controller has not
+// observed the present generation, nothing does.
 func companionStatusOf(name string, replicas int32, deployment *appsv1.Deployment) v1alpha1.CompanionStatus {
 	status := v1alpha1.CompanionStatus{Name: name, Replicas: replicas}
 	if deployment == nil {
@@ -261,7 +264,9 @@ func rolledOut(deployment *appsv1.Deployment) bool {
 		s.Replicas == replicas && s.UpdatedReplicas == replicas && s.AvailableReplicas == replicas
 }
 
-// Outdated returns the names of the Deployments that have pods with credentials of an earlier stage.
+// Outdated returns the names of the Deployments that have pods with credentials of an earlier stage. A rotation waits
+// until they are rolled out: a companion reads some credentials only when it starts. A Deployment that does not exist
+// has no pods.
 func Outdated(
 	ctx context.Context, reader client.Reader, cluster *v1alpha1.ApiServerCluster, needed desired.CompanionCredentials,
 ) ([]string, error) {
@@ -284,9 +289,10 @@ func Outdated(
 	return outdated, nil
 }
 
-// remove deletes the objects of a companion, and reports whether all of them are deleted. The objects with
-// which nodes join need a ready API server, and the client certificate for kubelets stays until no API server mounts
-// it.
+// remove deletes the objects of a companion, and reports whether all of them are deleted. The objects with which nodes
+// join need a ready API server, and the client certificate for kubelets stays until no API server mounts it: a replica
+// that mounts a missing Secret could not restart. Until then, the Deployment of the controller manager stays as well,
+// and the status lists it.
 func (s Steps) remove(ctx context.Context, in Input, name string) (removed bool, err error) {
 	cluster := in.State.Cluster
 	secrets := []string{name, name + "-files"}

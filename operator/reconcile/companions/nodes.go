@@ -15,7 +15,9 @@ import (
 )
 
 // ensureNodes publishes the objects inside the cluster that nodes need to join: bindings, the ConfigMap cluster-info,
-// and endpoints of the Service default/kubernetes.
+// and endpoints of the Service default/kubernetes. In the ConfigMap it changes only the kubeconfig, because the
+// controller manager adds a signature for each bootstrap token to other keys. Errors are collected: nodes that have
+// joined do not depend on all of the objects.
 func (s Steps) ensureNodes(ctx context.Context, in Input) error {
 	cluster := in.State.Cluster
 	hosted, err := s.Connect(in.Credentials.Hosted(in.State))
@@ -49,7 +51,9 @@ func (s Steps) ensureNodes(ctx context.Context, in Input) error {
 	return errors.Join(append(errs, err, ensureKubernetesSlices(ctx, nodes, cluster, in.Service))...)
 }
 
-// ensureKubernetesSlices maintains the EndpointSlices of the Service default/kubernetes.
+// ensureKubernetesSlices maintains the EndpointSlices of the Service default/kubernetes. They have the addresses of the
+// load balancer, since pods on the cluster's nodes may not reach the pods of the hosting cluster. A slice of an address
+// family that the load balancer no longer has is deleted.
 func ensureKubernetesSlices(
 	ctx context.Context, nodes owned.Labeled, cluster *v1alpha1.ApiServerCluster, service *corev1.Service,
 ) error {

@@ -26,9 +26,10 @@ type Checks struct {
 }
 
 type checkResult struct {
-	input  [sha256.Size]byte
-	static string
-	err    error
+	input     [sha256.Size]byte
+	static    string
+	err       error
+	transient bool // the result does not follow from the input alone, so that it is not cached
 }
 
 // NewChecks returns an empty cache.
@@ -59,13 +60,21 @@ func (c *Checks) files(cluster *v1alpha1.ApiServerCluster, files map[string][]by
 	return result.static, result.err
 }
 
-func (c *Checks) pod(cluster *v1alpha1.ApiServerCluster, image string, do func() error) error {
-	return c.check("pod", cluster, image, func() checkResult { return checkResult{err: do()} }).err
+// pod validates the pod of a cluster with do, which returns the error of the pod and whether the hosting cluster has
+// accepted it. Only an accepted pod is cached: a rejection may end without a change of the spec, for example when the
+// user creates the PriorityClass that the pod names, and an unavailable API server says nothing about the pod.
+func (c *Checks) pod(cluster *v1alpha1.ApiServerCluster, image string, do func() (accepted bool, err error)) error {
+	return c.check("pod", cluster, image, func() checkResult {
+		accepted, err := do()
+		return checkResult{err: err, transient: !accepted}
+	}).err
 }
 
 // check returns the last result of a kind of check if the spec and the input have not changed, else the result of do.
 // The last successful and the last failed result are cached separately: while the user's files are invalid, every
-// reconciliation checks these and then the last valid ones.
+// reconciliation checks these files and then the last valid files. Two reconciliations never check the same cluster at
+// the same time, so no validation runs twice. The input is hashed, so that the cache does not keep the content of
+// Secrets in memory.
 func (c *Checks) check(kind string, cluster *v1alpha1.ApiServerCluster, input any, do func() checkResult) checkResult {
 	text, err := json.Marshal([]any{cluster.Spec, input})
 	if err != nil {
@@ -83,6 +92,9 @@ func (c *Checks) check(kind string, cluster *v1alpha1.ApiServerCluster, input an
 		return other
 	}
 	result := do()
+	if result.transient {
+		return result
+	}
 	result.input = sum
 	if result.err != nil {
 		kind += " failed"
@@ -97,6 +109,9 @@ func (c *Checks) check(kind string, cluster *v1alpha1.ApiServerCluster, input an
 }
 
 // Spec validates the spec of a cluster, unless the spec and everything else that validation depends on are unchanged.
+// The input lists exactly that: annotations, whether the cluster has ever run or is being restored, which makes some
+// fields immutable, and the claims, whose size must not be reduced. A field of the status that validation uses but the
+// input lacks would make the cached result outdated.
 func (c *Checks) Spec(state *observed.State) error {
 	claims := make([]string, 0, len(state.Claims))
 	for _, claim := range state.Claims {
@@ -121,7 +136,9 @@ func (c *Checks) Spec(state *observed.State) error {
 	}).err
 }
 
-// exampleEncryption returns the EncryptionConfiguration that a spec leads to, with a placeholder as key.
+// exampleEncryption returns the EncryptionConfiguration that a spec leads to, with a placeholder as key. The scheme has
+// the creation time of the cluster, but another random key in each call, so that the result must not be part of the
+// input of a cached check.
 func exampleEncryption(cluster *v1alpha1.ApiServerCluster) ([]byte, error) {
 	scheme, err := desired.EncryptionScheme(cluster).WithKey(encryption.Scheme{}, true, cluster.CreationTimestamp.Time)
 	if err != nil {

@@ -1,5 +1,3 @@
-// Package configuration validates the spec of a cluster and the files of its configuration, and stores the files for
-// the pods. Checks caches the results.
 package configuration
 
 import (
@@ -31,14 +29,14 @@ type Steps struct {
 type Result struct {
 	Files  map[string][]byte // validated files
 	Static string            // the part of the configuration that API servers read only when they start
-	// Rejected is why the user's files cannot be used. The last valid ones are in use.
+	// Rejected is why the user's files cannot be used. The last valid files are in use.
 	Rejected error
 	Invalid  error // why the spec counts as invalid
 }
 
 // Ensure validates the files of the configuration and copies them into Secrets of the cluster, so that pods mount only
-// validated files. If the user's files are invalid, the last valid ones stay in use; if there are none, the spec counts
-// as invalid. The given configuration contains only the settings of the encryption at rest.
+// validated files. If the user's files are invalid, the last valid files stay in use; without valid files, the spec
+// counts as invalid. The given configuration contains only the settings of the encryption at rest.
 func (s Steps) Ensure(
 	ctx context.Context, state *observed.State, configuration desired.Configuration,
 ) (result Result, err error) {
@@ -57,6 +55,7 @@ func (s Steps) Ensure(
 
 // ensureFiles chooses the files and stores them: static files, which API servers read only when they start, in a Secret
 // whose name contains their hash, so that running pods keep theirs, and reloadable files in one Secret that is updated.
+// Both are stored before pods are created from them.
 func (s Steps) ensureFiles(
 	ctx context.Context, state *observed.State, configuration desired.Configuration,
 ) (Result, error) {
@@ -91,7 +90,10 @@ func (s Steps) ensureFiles(
 	return result, s.deleteUnusedFiles(ctx, state, static)
 }
 
-// chooseFiles returns the user's files or, if these are invalid, the last valid ones.
+// chooseFiles returns the user's files or, if these are invalid, the last valid files. A missing object counts as an
+// invalid file, because a user may delete and recreate it. Any other error of reading is returned: nothing is known
+// about the files, so that they must not be reported as rejected. The last valid files are validated as well, since the
+// spec may have changed so that they no longer fit. If both are invalid, the error about the user's files is reported.
 func (s Steps) chooseFiles(
 	ctx context.Context, cluster *v1alpha1.ApiServerCluster, last map[string][]byte,
 ) (Result, error) {
@@ -114,7 +116,7 @@ func (s Steps) chooseFiles(
 	return Result{Files: files, Static: static, Rejected: err}, nil
 }
 
-// lastFiles returns those stored files that belong to parts which are still in the spec.
+// lastFiles returns the stored files of the parts that are still in the spec.
 func lastFiles(cluster *v1alpha1.ApiServerCluster, stored map[string][]byte) map[string][]byte {
 	files := map[string][]byte{}
 	for _, part := range desired.Parts(cluster) {
@@ -174,7 +176,8 @@ func readSource(
 	return nil
 }
 
-// deleteUnusedFiles deletes the Secrets of static files that no pod mounts, except the current one.
+// deleteUnusedFiles deletes the Secrets of static files that no pod mounts, except the current one, from which the next
+// pods are created.
 func (s Steps) deleteUnusedFiles(ctx context.Context, state *observed.State, current *corev1.Secret) error {
 	list := &corev1.SecretList{}
 	err := s.Objects.Client.List(ctx, list, client.InNamespace(state.Cluster.Namespace),
@@ -198,21 +201,24 @@ func (s Steps) deleteUnusedFiles(ctx context.Context, state *observed.State, cur
 }
 
 // validatePod returns the error of the hosting cluster for a pod with the patch in the spec. It sends a dry run, so no
-// pod is created. An exceeded quota is not an error of the patch.
+// pod is created. Without it, an invalid patch would be found only after the rollout has deleted the first pod. An
+// exceeded quota is not an error of the patch: it may be raised, and concerns the number of pods. After any other
+// error, such as a timeout, the pod counts as valid, and the next reconciliation sends it again.
 func (s Steps) validatePod(ctx context.Context, state *observed.State, configuration desired.Configuration) error {
 	pod, err := desired.ExamplePod(state.Cluster, state.Image, configuration)
 	if err != nil {
 		return err
 	}
-	return s.Checks.pod(state.Cluster, state.Image, func() error {
+	return s.Checks.pod(state.Cluster, state.Image, func() (accepted bool, err error) {
 		if err := controllerutil.SetControllerReference(state.Cluster, pod, s.Objects.Client.Scheme()); err != nil {
-			return err
+			return false, err
 		}
-		err := s.Objects.Client.Create(ctx, pod, client.DryRunAll)
-		quota := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
-		if !quota && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err)) {
-			return fmt.Errorf("spec.patches.pod: %w", err)
+		switch err = s.Objects.Client.Create(ctx, pod, client.DryRunAll); {
+		case err == nil, apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
+			return true, nil
+		case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
+			return false, fmt.Errorf("spec.patches.pod: %w", err)
 		}
-		return nil
+		return false, nil
 	})
 }

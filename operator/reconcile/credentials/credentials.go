@@ -1,5 +1,3 @@
-// Package credentials holds the content of the Secrets of one cluster as a value: authorities, certificates and keys.
-// Its methods derive from it how the operator connects to API servers and to members, and what companions need.
 package credentials
 
 import (
@@ -39,7 +37,9 @@ type Set struct {
 	ServerName      string // host for which the operator verifies the serving certificate
 }
 
-// Hash returns the fingerprint of all certificates and keys that pods mount.
+// Hash returns the fingerprint of all certificates and keys that pods mount. It is public, as the value of an
+// annotation of pods (see certificates.AnnotatePods), so that it covers certificates and public keys. A new private key
+// always has a new certificate or public key.
 func (s Set) Hash() string {
 	var all [][]byte
 	domains := []string{desired.ClientDomain, desired.FrontProxyDomain, desired.PeerDomain, desired.EtcdClientDomain}
@@ -70,7 +70,9 @@ func (s Set) Roots() []byte {
 }
 
 // Hosted returns the configuration of a client for a ready API server of the cluster, with administrator permissions.
-// The state must have a ready address.
+// The state must have a ready address. The client connects to one replica and not to the Service, because a Service may
+// still select a replica that has just failed. It has no rate limit (QPS -1): a step sends a bounded number of
+// requests.
 func (s Set) Hosted(state *observed.State) *rest.Config {
 	admin := s.Leaves[desired.AdminSecret]
 	return &rest.Config{
@@ -124,7 +126,10 @@ func (s Set) Companions() desired.CompanionCredentials {
 	return c
 }
 
-// Probe returns how to connect to replicas to read the credentials that they use.
+// Probe returns how to connect to replicas to read the credentials that they use. A replica of a cluster in mode
+// Extension issues no tokens, and a replica of an external etcd has no member port. Probe fails if the client
+// certificate of the operator is missing or does not match its key; the caller must then not conclude anything about
+// the replicas.
 func (s Set) Probe(cluster *v1alpha1.ApiServerCluster) (probe observed.Probe, err error) {
 	probe.Tokens = !cluster.IsExtension()
 	admin := s.Leaves[desired.AdminSecret]
@@ -150,7 +155,8 @@ func clientConfig(trusted []byte, credentials pki.Pair, name string) (*tls.Confi
 }
 
 // Lost returns the error that a Secret in use is missing or unusable and that a new one would do harm. Steps that apply
-// the spec are skipped until the Secret is restored, or its replacement is permitted by an annotation.
+// the spec are skipped until the Secret is restored, or its replacement is permitted by an annotation. Encryption keys
+// cannot be replaced: stored objects that are encrypted with lost keys stay unreadable, whatever the user permits.
 func Lost(name, problem, consequence string) error {
 	err := fmt.Errorf("secret %s %s, and %s: restore it", name, problem, consequence)
 	if strings.HasSuffix(name, "-"+desired.EncryptionSecret) {

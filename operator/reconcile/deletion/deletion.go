@@ -1,9 +1,3 @@
-// Package deletion deletes a cluster: it decides whether a requested deletion waits, takes the final backup, and
-// deletes the objects of the cluster except for those that package retention keeps.
-//
-// The order of reads and writes matters, so the steps write objects themselves instead of returning them: the start of
-// the deletion is recorded before the first object is deleted, data is marked as retained before anything that could
-// take it along, APIServices are gone before the servers behind them, and the finalizer is removed last.
 package deletion
 
 import (
@@ -52,7 +46,9 @@ func (s Steps) Await(ctx context.Context, cluster *v1alpha1.ApiServerCluster) (*
 }
 
 // Hold keeps a cluster whose deletion waits: it reports why, and keeps the garbage collector from deleting or orphaning
-// the cluster's objects.
+// the cluster's objects. If a client deletes the cluster with propagation policy Foreground or Orphan, the API server
+// adds a finalizer with which the garbage collector begins immediately, without waiting for the operator's. Hold
+// removes it in each reconciliation, until the deletion starts.
 func (s Steps) Hold(ctx context.Context, cluster *v1alpha1.ApiServerCluster, wait *status.Wait) error {
 	old := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.Deleting)
 	if old == nil || old.Reason != wait.Reason || old.Message != wait.Message {
@@ -77,7 +73,8 @@ func (s Steps) Hold(ctx context.Context, cluster *v1alpha1.ApiServerCluster, wai
 	return nil
 }
 
-// startDeletion records that the deletion of the cluster's objects begins, before the first one is deleted.
+// startDeletion records that the deletion of the cluster's objects begins, before the first one is deleted. The
+// optimistic lock excludes that the user has protected the cluster, or requested a final backup, since it was read.
 func (s Steps) startDeletion(ctx context.Context, cluster *v1alpha1.ApiServerCluster) error {
 	if cluster.DeletionStarted() {
 		return nil
@@ -98,17 +95,18 @@ func (s Steps) startDeletion(ctx context.Context, cluster *v1alpha1.ApiServerClu
 }
 
 // recordAcknowledged updates the states in the status that members are known to have reached: a volume that is put back
-// to an earlier state while it is retained is found when it is adopted.
+// to an earlier state while it is retained is found when it is adopted. It is the last opportunity, since the memory of
+// the operator is newer than the status, and the record of the deleted cluster contains the status.
 func (s Steps) recordAcknowledged(cluster *v1alpha1.ApiServerCluster) {
 	all := s.Etcd.Acknowledged(client.ObjectKeyFromObject(cluster).String())
 	for i := range cluster.Status.Members {
 		m := &cluster.Status.Members[i]
-		known, found := all[observed.ParseMemberID(m.ID)]
-		if !found || known.Index == 0 || m.Acknowledged != nil && m.Acknowledged.Index >= int64(known.Index) {
+		newest, found := all[observed.ParseMemberID(m.ID)]
+		if !found || newest.Index == 0 || m.Acknowledged != nil && m.Acknowledged.Index >= int64(newest.Index) {
 			continue
 		}
 		m.Acknowledged = &v1alpha1.Acknowledged{
-			Revision: known.Revision, Index: int64(known.Index), Term: int64(known.Term), Time: metav1.NewTime(known.Time),
+			Revision: newest.Revision, Index: int64(newest.Index), Term: int64(newest.Term), Time: metav1.NewTime(newest.Time),
 		}
 	}
 }
@@ -128,7 +126,8 @@ func (s Steps) awaitFinalBackup(ctx context.Context, cluster *v1alpha1.ApiServer
 	return finalBackupWait(cluster, b), nil
 }
 
-// finalBackupWait returns the reason for which the deletion of a cluster waits while its final backup exists.
+// finalBackupWait returns the reason for which the deletion of a cluster waits while its final backup exists. Every
+// message about a case that only an administrator can end says how.
 func finalBackupWait(cluster *v1alpha1.ApiServerCluster, b *v1alpha1.ApiServerBackup) *status.Wait {
 	reason := ""
 	if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.BackupComplete); c != nil {
@@ -137,31 +136,33 @@ func finalBackupWait(cluster *v1alpha1.ApiServerCluster, b *v1alpha1.ApiServerBa
 	switch {
 	case b.Spec.ClusterName != cluster.Name:
 		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupBlocked,
-			Message: "ApiServerBackup " + b.Name + " of another cluster has the name of the final backup; delete it" + giveUp}
+			Message: "ApiServerBackup " + b.Name + " of another cluster has the name of the final backup; delete it" +
+				withoutBackupHint}
 	case b.DeletionTimestamp != nil:
 		return &status.Wait{Reason: v1alpha1.ReasonWaitingForFinalBackup,
 			Message: "Waiting until the former ApiServerBackup " + b.Name + " is deleted"}
 	case b.CreationTimestamp.Before(cluster.DeletionTimestamp):
 		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupBlocked,
 			Message: "ApiServerBackup " + b.Name +
-				" is older than the request to delete the cluster; delete it to take the final backup" + giveUp}
+				" is older than the request to delete the cluster; delete it to take the final backup" + withoutBackupHint}
 	case b.Status.Phase == v1alpha1.BackupCompleted:
 		return nil
 	case b.Status.Phase == v1alpha1.BackupFailed:
 		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupFailed,
 			Message: "Nothing is deleted, because the final backup failed; delete ApiServerBackup " + b.Name +
-				" to take another one" + giveUp + reason}
+				" to take another one" + withoutBackupHint + reason}
 	}
 	return &status.Wait{
 		Reason: v1alpha1.ReasonWaitingForFinalBackup, Message: "Waiting for final backup " + b.Name + reason,
 	}
 }
 
-// giveUp ends messages about a final backup that cannot be completed.
-const giveUp = ", or remove spec.deletion.finalBackup to delete the cluster without a backup"
+// withoutBackupHint ends messages about a final backup that cannot be completed.
+const withoutBackupHint = ", or remove spec.deletion.finalBackup to delete the cluster without a backup"
 
 // takeFinalBackup creates the final backup if the cluster has data and can be backed up now. A namespace that is being
-// deleted accepts neither backups nor pods, and its volumes are deleted whatever the operator does.
+// deleted accepts neither backups nor pods, and its volumes are deleted whatever the operator does: waiting would only
+// keep the namespace. A cluster in which no member has ever run has nothing to back up.
 func (s Steps) takeFinalBackup(
 	ctx context.Context, cluster *v1alpha1.ApiServerCluster, name string,
 ) (*status.Wait, error) {
@@ -190,14 +191,14 @@ func (s Steps) takeFinalBackup(
 			s.finalBackupSkipped(cluster, "No final backup can be taken, because the namespace is being deleted")
 			return nil, nil
 		}
-		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupBlocked, Message: problem + giveUp}, nil
+		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupBlocked, Message: problem + withoutBackupHint}, nil
 	}
 	switch err = s.Objects.Client.Create(ctx, b); {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		s.finalBackupSkipped(cluster, "No final backup can be taken, because the namespace is being deleted")
 		return nil, nil
 	case apierrors.IsInvalid(err):
-		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupBlocked, Message: err.Error() + giveUp}, nil
+		return &status.Wait{Reason: v1alpha1.ReasonFinalBackupBlocked, Message: err.Error() + withoutBackupHint}, nil
 	case client.IgnoreAlreadyExists(err) != nil:
 		return nil, fmt.Errorf("create backup %s: %w", name, err)
 	case err == nil && b.CreationTimestamp.Before(cluster.DeletionTimestamp):

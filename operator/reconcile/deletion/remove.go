@@ -38,6 +38,10 @@ const Finalizer = "quorate.dev/cleanup"
 // Remove deletes the objects that the cluster owns, or marks those as retained that stay, and then deletes the
 // finalizer. It reads nothing from the cluster's API servers or etcd, so it also removes a cluster that does not work.
 // It does not wait for terminating objects, because a pod on a failed node may terminate indefinitely.
+//
+// Objects that an interrupted adoption has taken from another deleted cluster are first returned, because they are not
+// this cluster's data. A pass that has deleted objects is followed by another one, which finds objects that were
+// created at the same time, for example by the Deployment controller or a second operator.
 func (s Steps) Remove(ctx context.Context, cluster *v1alpha1.ApiServerCluster) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(cluster, Finalizer) {
 		return ctrl.Result{}, nil
@@ -45,7 +49,7 @@ func (s Steps) Remove(ctx context.Context, cluster *v1alpha1.ApiServerCluster) (
 	if err := s.startDeletion(ctx, cluster); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if err := retention.Return(ctx, s.Objects, cluster, s.Clock.Now()); err != nil {
+	if err := retention.RevertAdoption(ctx, s.Objects, cluster, s.Clock.Now()); err != nil {
 		return ctrl.Result{}, err
 	}
 	if err := retention.Retain(ctx, s.Objects, cluster); err != nil {
@@ -93,8 +97,9 @@ func (s Steps) Remove(ctx context.Context, cluster *v1alpha1.ApiServerCluster) (
 	return ctrl.Result{}, nil
 }
 
-// removeAll deletes the cluster's objects of one kind, except for retained ones, and returns the number of those that
-// were not terminating yet.
+// removeAll deletes the cluster's objects of one kind, except for retained objects, and returns the number of objects
+// that were not terminating yet. Objects are found by their label and checked for their owner, since users may copy
+// labels.
 func (s Steps) removeAll(
 	ctx context.Context, cluster *v1alpha1.ApiServerCluster, list client.ObjectList,
 ) (int, error) {
@@ -119,7 +124,8 @@ func (s Steps) removeAll(
 	return n, err
 }
 
-// EnsureFinalizer adds the finalizer to a cluster.
+// EnsureFinalizer adds the finalizer to a cluster. It is the first step of a reconciliation: a cluster that is deleted
+// without the finalizer would leave objects that have no owner reference.
 func EnsureFinalizer(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster) error {
 	before := cluster.DeepCopy()
 	if !controllerutil.AddFinalizer(cluster, Finalizer) {

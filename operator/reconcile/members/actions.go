@@ -1,13 +1,3 @@
-// Package members maintains the replicas of a cluster and the membership of its etcd. Observe and ReadMembers read
-// their state; TakeActions executes the actions that membership.Plan decides on, on claims with package volumes. No
-// other step creates or deletes the pods and claims of replicas, or changes members of etcd.
-//
-// # Invariants
-//
-//   - Plans are based on observations that are at most observationAge old, and every action begins at most
-//     ActionDeadline after the observation. After an action whose outcome is uncertain, TakeActions ends, and
-//     everything is read again.
-//   - Intent is written to the status before it is acted upon, with an optimistic lock on the cluster.
 package members
 
 import (
@@ -35,12 +25,13 @@ import (
 	"quorate.dev/operator/schedule"
 )
 
-// maxActions limits the number of actions per reconciliation.
+// maxActions limits the number of actions per reconciliation, and so its duration. A cluster with more replicas is
+// continued by the next reconciliation, which follows immediately.
 const maxActions = 16
 
 // Plans are based on observations that are at most observationAge old when the first action is planned, and every
 // action begins at most ActionDeadline after the observation. The leader lease lasts longer: an operator that was
-// suspended or partitioned and has lost the lease executes none of its former plans.
+// suspended or partitioned and has lost the lease executes no former plan.
 const (
 	observationAge = 2 * time.Second
 	ActionDeadline = 5 * time.Second
@@ -106,12 +97,15 @@ func (s Steps) TakeActions(ctx context.Context, in Input) (Result, error) {
 	return x.result, err
 }
 
-// age returns the age of the observation by the wall clock, which advances while the machine is suspended.
+// age returns the age of the observation by the wall clock, which advances while the machine is suspended. Round
+// removes the monotonic clock, which does not.
 func (x *executor) age() time.Duration {
 	return x.Clock.Now().Round(0).Sub(x.At.Round(0))
 }
 
-// refresh reads the state again if other steps have taken so long that it is too old.
+// refresh reads the state again if other steps have taken so long that it is too old. The client of the members is kept
+// if the pods cannot be read, so that the result still has it. The age counts from the beginning of the observation,
+// which is the conservative choice.
 func (x *executor) refresh(ctx context.Context) (err error) {
 	if x.age() <= observationAge {
 		return nil
@@ -127,6 +121,11 @@ func (x *executor) refresh(ctx context.Context) (err error) {
 }
 
 // takeActions is TakeActions without its result.
+//
+// Without knowledge about a backup before an upgrade, the upgrade is held, but all other actions continue: a cluster
+// whose backups cannot be read must still replace its members. A negative age means that the clock was set back;
+// nothing is known about the real age then. If a plan only waits after an action, the status keeps the action, which is
+// more useful than the reason for waiting.
 func (x *executor) takeActions(ctx context.Context) error {
 	if err := x.refresh(ctx); err != nil {
 		return err
@@ -155,7 +154,7 @@ func (x *executor) takeActions(ctx context.Context) error {
 		if age := x.age(); age > ActionDeadline || age < 0 {
 			return fmt.Errorf("%s %s: %w: it is %s old", a.Kind, a.Name, owned.ErrStale, age)
 		}
-		if err := x.act(ctx, a); err != nil {
+		if err := x.execute(ctx, a); err != nil {
 			return x.actionFailed(ctx, a, err)
 		}
 		x.reportAction(ctx, a)
@@ -164,7 +163,8 @@ func (x *executor) takeActions(ctx context.Context) error {
 	return nil
 }
 
-// holdRollout returns why healthy pods are not restarted now, or "".
+// holdRollout returns why healthy pods are not restarted now, or "". Outside of maintenance windows, members that
+// failed are still replaced, and pods that are not ready are still restarted: only the rollout to healthy pods waits.
 func (x *executor) holdRollout() string {
 	windows, err := desired.Windows(x.cluster)
 	if err != nil {
@@ -182,7 +182,9 @@ func (x *executor) holdRollout() string {
 	return x.result.Held
 }
 
-// actionFailed returns the error of an action, except for a change that etcd rejected: it is retried.
+// actionFailed returns the error of an action, except for a change that etcd rejected: it is retried. Such a rejection
+// is normal, for example while a learner catches up, so that it is part of the status and not an error. Conflicts are
+// returned: the runner repeats the reconciliation.
 func (x *executor) actionFailed(ctx context.Context, a membership.Action, err error) error {
 	if !errors.Is(err, errRejected) {
 		return fmt.Errorf("%s %s: %w", a.Kind, a.Name, err)
@@ -256,7 +258,7 @@ var eventReasons = map[membership.Kind]string{
 // for long enough, a learner has not caught up, or the leader has just changed.
 var errRejected = errors.New("rejected by etcd")
 
-func (x *executor) act(ctx context.Context, a membership.Action) error {
+func (x *executor) execute(ctx context.Context, a membership.Action) error {
 	switch a.Kind {
 	case membership.Bootstrap, membership.Bootstrapped, membership.StartJoin, membership.FinishJoin:
 		return x.writeIntent(ctx, a)
@@ -280,6 +282,10 @@ func (x *executor) act(ctx context.Context, a membership.Action) error {
 	return x.changeMembers(ctx, a)
 }
 
+// changeMembers sends one change to the leader of etcd. Each error counts as a rejection, also a lost response: the
+// change may have been made, so that nothing can be concluded from it. The next observation shows the outcome. Members
+// are identified by their IDs and not by their names, so that a plan cannot remove or promote a member that has joined
+// with the same name since.
 func (x *executor) changeMembers(ctx context.Context, a membership.Action) error {
 	var err error
 	switch a.Kind {
@@ -301,6 +307,10 @@ func (x *executor) changeMembers(ctx context.Context, a membership.Action) error
 }
 
 // writeIntent updates status.membership. It fails with a conflict if the cluster was updated since it was read.
+//
+// Bootstrapped is latched here: from then on, a missing volume means lost data and not a new cluster. It also completes
+// a recovery, because the recovered member has formed its quorum. NextOrdinal grows with each name that is given out,
+// before a member with that name exists, so that the name is not used again, whatever happens to the member.
 func (x *executor) writeIntent(ctx context.Context, a membership.Action) error {
 	before := x.cluster.DeepCopy()
 	if x.cluster.Status.Membership == nil {
@@ -327,6 +337,13 @@ func (x *executor) writeIntent(ctx context.Context, a membership.Action) error {
 		client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
+// createPod creates the pod of a member or of a stateless server.
+//
+// A member gets the configuration for an empty data directory (initialCluster) and the record of what its data must
+// contain (volumes.MemberRecord): it exits if its volume does not have that data. While an upgrade is held, a member
+// gets the image that it had before, and stateless servers get the next one, because they do not change etcd's data. A
+// server connects to the voters of the present membership; if most of them are replaced later, its pod counts as
+// outdated.
 func (x *executor) createPod(ctx context.Context, a membership.Action) error {
 	replica := desired.Replica{
 		Name: a.Name, Member: a.Kind == membership.CreatePod,
@@ -352,6 +369,8 @@ func (x *executor) createPod(ctx context.Context, a membership.Action) error {
 	return x.Create(ctx, x.cluster, pod)
 }
 
+// deletePod deletes a pod as it was observed: the UID as a precondition excludes a pod with the same name that was
+// created since.
 func (x *executor) deletePod(ctx context.Context, name string) error {
 	pod := x.State.Pod(name)
 	if pod == nil {
@@ -360,7 +379,8 @@ func (x *executor) deletePod(ctx context.Context, name string) error {
 	return client.IgnoreNotFound(x.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
 }
 
-// holdUpgrade takes the backup before an upgrade of etcd, and returns why the upgrade waits, or "".
+// holdUpgrade takes the backup before an upgrade of etcd, and returns why the upgrade waits, or "". Package upgrade
+// decides.
 func (x *executor) holdUpgrade(ctx context.Context, o membership.Observation) (string, error) {
 	result, err := upgrade.Hold(ctx, x.Objects, upgrade.Input{
 		State: x.State, Members: o.Members, HasQuorum: o.HasQuorum, Image: x.image, Window: x.result.Held,

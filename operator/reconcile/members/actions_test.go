@@ -42,8 +42,8 @@ func issued(t *testing.T) credentials.Set {
 	}
 }
 
-// take observes the stored cluster and takes actions.
-func take(t *testing.T, h *ownedtest.Host) (Result, error) {
+// takeActions observes the stored cluster and takes actions.
+func takeActions(t *testing.T, h *ownedtest.Host) (Result, error) {
 	t.Helper()
 	observation, err := Observe(t.Context(), h.Objects, h.Cluster(), "quorate:1", ownedtest.Now(), ownedtest.Now())
 	h.Must(err)
@@ -61,7 +61,7 @@ func TestStart(t *testing.T) {
 	h := ownedtest.NewHost(t, ownedtest.NewCluster())
 	var kinds []membership.Kind
 	for range 10 {
-		result, err := take(t, h)
+		result, err := takeActions(t, h)
 		h.Must(err)
 		if kind := result.Action.Kind; len(kinds) == 0 || kinds[len(kinds)-1] != kind {
 			kinds = append(kinds, kind)
@@ -95,7 +95,7 @@ func TestServers(t *testing.T) {
 		c.Spec.Etcd.External = &v1alpha1.ExternalEtcd{Endpoints: []string{"https://etcd:2379"}}
 	}))
 	for range 5 {
-		_, err := take(t, h)
+		_, err := takeActions(t, h)
 		h.Must(err)
 	}
 	pods := len(h.Names())
@@ -104,7 +104,7 @@ func TestServers(t *testing.T) {
 		c.Spec.Replicas = &none
 	})
 	for range 5 {
-		_, err := take(t, h)
+		_, err := takeActions(t, h)
 		h.Must(err)
 	}
 	if pods == 0 || len(h.Names()) != 0 {
@@ -157,7 +157,7 @@ func TestFailedAction(t *testing.T) {
 		}
 		var err error
 		for range 4 {
-			if _, err = take(t, h); err != nil {
+			if _, err = takeActions(t, h); err != nil {
 				break
 			}
 		}
@@ -256,7 +256,7 @@ func TestActions(t *testing.T) {
 			x := Steps{Objects: h.Objects, Pool: etcd.NewPool()}.newExecutor(Input{
 				Observation: Observation{State: state}, Now: ownedtest.Now(),
 			})
-			h.Must(x.act(t.Context(), test.action))
+			h.Must(x.execute(t.Context(), test.action))
 			x.reportAction(t.Context(), test.action)
 			if got := test.got(h); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
@@ -287,13 +287,13 @@ func TestRejectedChanges(t *testing.T) {
 		membership.AddLearner, membership.Promote, membership.MoveLeader, membership.RemoveMember,
 	} {
 		a := membership.Action{Kind: kind, Name: "demo-0", ID: 1, ToID: 2}
-		err := x.act(ctx, a)
+		err := x.execute(ctx, a)
 		if x.result.Rejected = nil; !errors.Is(err, errRejected) ||
 			x.actionFailed(ctx, a, err) != nil || x.result.Rejected == nil {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
-	if err := x.act(ctx, membership.Action{Kind: "Nonsense"}); err == nil || errors.Is(err, errRejected) {
+	if err := x.execute(ctx, membership.Action{Kind: "Nonsense"}); err == nil || errors.Is(err, errRejected) {
 		t.Errorf("an unknown action: %v", err)
 	}
 }

@@ -21,7 +21,10 @@ const (
 	maxDefragmentRetry = time.Hour
 )
 
-// defragmentation returns the part of membership.Observation that decides on defragmentations.
+// defragmentation returns the part of membership.Observation that decides on defragmentations. The member in the status
+// may be defragmented by a former process of the operator: then the pool has no record of it, and membership.Plan sends
+// the request again, or records that the defragmentation was interrupted. A result of the pool for another member
+// belongs to a former defragmentation and is ignored.
 func (x *executor) defragmentation() membership.Defragmentation {
 	d := membership.Defragmentation{Now: x.Now, Held: x.holdDefragmentation()}
 	d.Enabled, d.FreePercent, d.MinFree, d.Interval = x.cluster.DefragmentationLimits()
@@ -63,6 +66,11 @@ func (x *executor) holdDefragmentation() string {
 // writeDefragmentation records the start or the end of a defragmentation in the status, and starts it after that. The
 // write fails with a conflict if the cluster was updated since it was read, so that an operator with an outdated view
 // cannot defragment a second member at the same time.
+//
+// A member that is defragmented does not respond, and etcd finishes the defragmentation also if the operator stops.
+// Without the record, the next operator could begin with another member, and two members without responses could cost
+// the quorum. If the operator stops between the write and the request, the next one finds the record and sends the
+// request (ResumeDefragmentation).
 func (x *executor) writeDefragmentation(ctx context.Context, a membership.Action) error {
 	before := x.cluster.DeepCopy()
 	if x.cluster.Status.Defragmentation == nil {
@@ -84,8 +92,8 @@ func (x *executor) writeDefragmentation(ctx context.Context, a membership.Action
 	}
 	key := client.ObjectKeyFromObject(x.cluster)
 	if a.Kind == membership.StartDefragmentation {
-		// If the response to the patch is lost, the result of an earlier defragmentation of the member would be taken
-		// for this one's.
+		// If the response to the patch is lost, the result of an earlier defragmentation of the member would be taken for
+		// this one's.
 		x.Pool.ForgetDefragmentation(key.String())
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})

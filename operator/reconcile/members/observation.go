@@ -13,7 +13,12 @@ import (
 )
 
 // observation translates the observed state and the spec into the input of membership.Plan. The pods in restart count
-// as outdated.
+// as outdated, so that a rotation restarts pods with the same rules as a rollout: one at a time, the leader last, and
+// never at the cost of the quorum.
+//
+// Restoring is true for a restore and for a recovery, because in both the data of the only initial member is prepared
+// first. Whether members are lost, refuse to start, or may have the only copy of acknowledged writes is derived by
+// package observed from the status, the pods and the annotations of claims.
 func observation(
 	s *observed.State, c desired.Configuration, restart map[string]bool, now time.Time,
 ) membership.Observation {
@@ -54,7 +59,7 @@ func observation(
 		})
 	}
 	for i := range s.Released {
-		o.Taken = append(o.Taken, s.Released[i].Name)
+		o.ReleasedNames = append(o.ReleasedNames, s.Released[i].Name)
 	}
 	return o
 }
@@ -69,6 +74,8 @@ func lastDefragment(cluster *v1alpha1.ApiServerCluster, name string) time.Time {
 	return time.Time{}
 }
 
+// intent returns the part of the input that only the status has. JoiningSince is stored with the joining member, so
+// that the timeout of a join survives a restart of the operator.
 func intent(cluster *v1alpha1.ApiServerCluster, now time.Time) membership.Intent {
 	m := cluster.Status.Membership
 	if m == nil {
@@ -85,6 +92,9 @@ func intent(cluster *v1alpha1.ApiServerCluster, now time.Time) membership.Intent
 // contains only that member: etcd then refuses to start without data instead of voting twice in one term. The same
 // holds for a member whose volume has a restored backup, or that continues after the loss of the quorum, and for the
 // initial members of a cluster whose status was lost.
+//
+// Only two kinds of members may start without data: the initial members of a new etcd, which get the complete list of
+// initial members, and a member that was added as a learner and has never started, which gets the present member list.
 func initialCluster(s *observed.State, name string) desired.InitialCluster {
 	initial := desired.InitialCluster{PeerURLs: map[string]string{name: desired.PeerURL(s.Cluster, name)}}
 	fresh := s.Cluster.Spec.Restore == nil &&

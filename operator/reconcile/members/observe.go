@@ -23,8 +23,9 @@ type Observation struct {
 	Members *etcd.Client // client of the members; nil: none runs
 }
 
-// Observe reads pods and claims, and restores lost labels of claims. The state has no members yet. The observation is
-// also valid if Observe returns an error, except that the state may be nil.
+// Observe reads pods and claims, and restores lost labels of claims. The state has no members yet. at is the time of
+// the observation by the wall clock, before the first request; now is the time of the reconciliation. The observation
+// is also valid if Observe returns an error, except that the state may be nil.
 func Observe(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, image string, at, now time.Time,
 ) (o Observation, err error) {
@@ -37,6 +38,11 @@ func Observe(
 
 // ReadMembers reads the etcd members into an observation. An unreachable etcd is an observation, not an error. The
 // result is also valid if ReadMembers returns an error.
+//
+// The states that members have acknowledged are recorded for each successful read, because a volume that is later put
+// back to an earlier state must be recognized. After the loss of the quorum, ReadMembers also requests the data of each
+// member in the status, which members report without a quorum: users choose from it how to recover. Only the list of
+// members needs a quorum.
 func ReadMembers(
 	ctx context.Context, pool *etcd.Pool, o Observation, c credentials.Set, now time.Time,
 ) (Observation, error) {
@@ -71,7 +77,8 @@ func ReadMembers(
 }
 
 // WithoutEtcd returns the API servers that are not ready because their external etcd does not respond, and when the
-// others are due for another look. Without that, the only symptom would be their restarts.
+// others are due for another look. Without that, the only symptom would be their restarts. The operator does not
+// connect to an external etcd, so that it reads the health checks of the API servers instead.
 func WithoutEtcd(
 	ctx context.Context, state *observed.State, c credentials.Set, now time.Time,
 ) (names []string, due []time.Time, err error) {

@@ -1,6 +1,3 @@
-// Package metrics exports metrics about clusters. Metrics are values that a reconciliation observes and no object
-// stores, such as the expiry of certificates. StateCollector derives metrics from the status of the clusters when it is
-// scraped.
 package metrics
 
 import (
@@ -60,7 +57,7 @@ type Metrics struct {
 	reconciliations map[types.NamespacedName]reconciliationMetrics
 }
 
-// Reconciliation is what a reconciliation has determined about a cluster.
+// Reconciliation has the results of a reconciliation of a cluster.
 type Reconciliation struct {
 	Cluster      *v1alpha1.ApiServerCluster // with its new status
 	State        *observed.State            // nil: unknown
@@ -144,7 +141,8 @@ func (m *Metrics) collectSpace(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// observeSpace replaces the database metrics of a cluster, unless its members could not be read.
+// observeSpace replaces the database metrics of a cluster, unless its members could not be read. A member that does not
+// respond has no size, and so no series: a size of 0 would look like an empty database.
 func (m *Metrics) observeSpace(cluster types.NamespacedName, r Reconciliation) {
 	if r.State == nil || r.State.EtcdErr != nil {
 		return
@@ -185,10 +183,12 @@ func (m *Metrics) Defragmented(cluster types.NamespacedName, success bool) {
 	m.space[cluster] = s
 }
 
+// stageNumbers are the values of the metric of stages. The absent stage None is 0.
 var stageNumbers = map[rotation.Stage]float64{rotation.TrustBoth: 1, rotation.Reissue: 2, rotation.DropOld: 3}
 
 // Observe replaces the metrics of a cluster with the results of a reconciliation. Metrics that the reconciliation did
-// not get to are kept.
+// not get to are kept. The stages of rotations and the APIServices are taken from the status that the reconciliation
+// has computed.
 func (m *Metrics) Observe(cluster types.NamespacedName, r Reconciliation) {
 	if m == nil {
 		return

@@ -38,8 +38,8 @@ var (
 			"cluster and member.", []string{"namespace", "cluster", "member"}, nil)
 )
 
-// StateCollector exports metrics of the status of all clusters. It has no state of its own: the values are correct
-// after a restart of the operator, and the series of a deleted cluster disappear.
+// StateCollector exports metrics of the status of all clusters. It stores no state: the values are correct after a
+// restart of the operator, and the series of a deleted cluster disappear.
 type StateCollector struct{ Reader client.Reader } // a cache
 
 // Describe implements prometheus.Collector.

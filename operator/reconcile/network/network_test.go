@@ -136,6 +136,22 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// TestForeignBudget checks that a budget of another owner with the cluster's name is an error only if the cluster needs
+// a budget.
+func TestForeignBudget(t *testing.T) {
+	h := ownedtest.NewHost(t, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo"}})
+	one, budget := int32(1), &policyv1.PodDisruptionBudget{}
+	cluster := ownedtest.NewCluster(ownedtest.Bootstrapped, func(c *v1alpha1.ApiServerCluster) { c.Spec.Replicas = &one })
+	state := &observed.State{Cluster: cluster, Members: []etcd.Member{{Name: "demo-0"}}}
+	if err := EnsureBudget(t.Context(), h.Objects, state); err != nil || !h.Exists("demo", budget) {
+		t.Errorf("a budget that the cluster does not need: %v", err)
+	}
+	cluster.Spec.Replicas = nil
+	if err := EnsureBudget(t.Context(), h.Objects, state); !errors.Is(err, owned.ErrForeign) || !h.Exists("demo", budget) {
+		t.Errorf("a budget that the cluster needs: %v", err)
+	}
+}
+
 // TestFailedRequests lets each request of the steps fail, while objects are created, restored and deleted.
 func TestFailedRequests(t *testing.T) {
 	step := func(cluster *v1alpha1.ApiServerCluster) func(*ownedtest.Host) error {
@@ -147,7 +163,7 @@ func TestFailedRequests(t *testing.T) {
 	}
 	ownedtest.FailEach(t, func(t *testing.T) *ownedtest.Host { return ownedtest.NewHost(t) }, step(ownedtest.NewCluster()))
 	one := int32(1)
-	less := ownedtest.NewCluster(func(c *v1alpha1.ApiServerCluster) {
+	reduced := ownedtest.NewCluster(func(c *v1alpha1.ApiServerCluster) {
 		c.Spec.Replicas, c.Spec.NetworkPolicies = &one, v1alpha1.NetworkPoliciesDisabled
 	})
 	ownedtest.FailEach(t, func(t *testing.T) *ownedtest.Host {
@@ -155,5 +171,5 @@ func TestFailedRequests(t *testing.T) {
 		h.Must(step(ownedtest.NewCluster())(h))
 		ownedtest.Change(h, "demo-members", &corev1.Service{}, func(s *corev1.Service) { s.Spec.ClusterIP = "10.0.0.7" })
 		return h
-	}, step(less))
+	}, step(reduced))
 }

@@ -30,8 +30,8 @@ func EnsurePolicies(
 	return errors.Join(errs...)
 }
 
-// ensurePolicy creates or updates a policy. If wanted is nil, it deletes the policy, unless another owner has
-// created it.
+// ensurePolicy creates or updates a policy. If wanted is nil, it deletes the policy, unless another owner has created
+// it: a foreign policy is an error only if it occupies a name that the spec needs.
 func ensurePolicy(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, name string,
 	wanted *networkingv1.NetworkPolicy,

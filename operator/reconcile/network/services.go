@@ -1,5 +1,3 @@
-// Package network maintains the objects through which replicas are reached: the Services, with the endpoint for
-// clients, the network policies, and the disruption budget, which bounds how many replicas a drain of nodes stops.
 package network
 
 import (
@@ -42,7 +40,8 @@ func EnsureServices(ctx context.Context, objects owned.Objects, cluster *v1alpha
 }
 
 // ensureService creates a Service or restores its fields. It recreates a headless Service that has got a cluster IP:
-// API servers reject the removal of the address, and members would resolve it instead of each other's addresses.
+// API servers reject the removal of the address, and members would resolve it instead of each other's addresses. The
+// deletion has the UID as a precondition, because a second operator may already have recreated the Service.
 func ensureService(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, wanted *corev1.Service,
 ) (*corev1.Service, error) {
@@ -68,7 +67,10 @@ func ensureService(
 }
 
 // restoredService returns the current Service with the wanted fields. It keeps fields that the API server and other
-// controllers set, such as addresses and node ports, and fields that the operator never sets.
+// controllers set, such as addresses and node ports, and fields that the operator never sets. Annotations are only
+// added or changed: an annotation that was removed from the spec stays, because it cannot be distinguished from an
+// annotation of a load balancer controller. A load balancer class that is not in the spec, for example from an
+// admission webhook, is kept as well, because the field is immutable as long as the type is LoadBalancer.
 func restoredService(current, wanted *corev1.Service) *corev1.Service {
 	after := current.DeepCopy()
 	owned.SetLabels(after, wanted)
@@ -93,7 +95,9 @@ func restoredService(current, wanted *corev1.Service) *corev1.Service {
 	return after
 }
 
-// ports returns the wanted ports, with the node ports that are already allocated.
+// ports returns the wanted ports, with the node ports that are already allocated. A port is recognized by its name or
+// its number. Without its node port, the API server would allocate another one, and clients and load balancers outside
+// of the hosting cluster would lose the replicas. A Service of type ClusterIP must have no node ports.
 func ports(current, wanted *corev1.Service) []corev1.ServicePort {
 	out := slices.Clone(wanted.Spec.Ports)
 	for i := range out {
@@ -107,7 +111,7 @@ func ports(current, wanted *corev1.Service) []corev1.ServicePort {
 }
 
 // endpoint returns the URL for clients, with the address of the load balancer if there is one, else the DNS name of the
-// Service.
+// Service. The host name of an ingress point takes precedence over its IP address.
 func endpoint(cluster *v1alpha1.ApiServerCluster, service *corev1.Service) string {
 	if service != nil {
 		for _, ingress := range service.Status.LoadBalancer.Ingress {

@@ -1,11 +1,3 @@
-// Package outcome collects the results of the steps of one reconciliation, and ends the reconciliation: it publishes
-// the status and requests the next reconciliation.
-//
-//   - Steps return typed results. The runner, package reconcile, merges the results into an Outcome.
-//   - Publish computes the status with package status, writes it if it differs, also after errors, and records an event
-//     for each condition whose status has changed.
-//   - Result requests the next reconciliation: with backoff after an error or a conflict, immediately after a change,
-//     and otherwise when the next thing becomes due.
 package outcome
 
 import (
@@ -25,14 +17,14 @@ import (
 // Outcome collects the results of the steps of one reconciliation: the input of the status, and the time of the next
 // reconciliation. Steps do not read an Outcome.
 type Outcome struct {
-	Cluster  *v1alpha1.ApiServerCluster
-	Input    status.Input // its State is the last one that was read; nil: none could be read
-	Entered  bool         // intent was stored, which the next reconciliation acts on
-	Restored bool         // a backup was just restored, whose keys the next reconciliation uses
-	Rotating bool         // a rotation waits for a replica, a kubeconfig or a companion
-	Updated  *int         // number of pods that were created from the present spec; nil: unknown
-	next     time.Time    // when the next thing becomes due; zero: nothing is known to
-	stale    bool         // a step has failed because of a conflict or an outdated observation
+	Cluster      *v1alpha1.ApiServerCluster
+	Input        status.Input // its State is the last one that was read; nil: none could be read
+	IntentStored bool         // intent was stored, which the next reconciliation acts on
+	Restored     bool         // a backup was just restored, whose keys the next reconciliation uses
+	Rotating     bool         // a rotation waits for a replica, a kubeconfig or a companion
+	Updated      *int         // number of pods that were created from the present spec; nil: unknown
+	next         time.Time    // when the next thing becomes due; zero: nothing is known to
+	stale        bool         // a step has failed because of a conflict or an outdated observation
 }
 
 // New returns the outcome of a reconciliation that begins now. deletion is why the deletion of the cluster waits, or
@@ -46,6 +38,7 @@ func New(cluster *v1alpha1.ApiServerCluster, deletion *status.Wait, now time.Tim
 }
 
 // MayChange reports whether steps may apply the spec: it is valid, no Secret is lost, and the cluster is not paused.
+// Steps that only observe, and steps that protect data when the cluster is deleted, do not depend on it.
 func (o *Outcome) MayChange() bool {
 	return o.Input.Invalid == nil && o.Input.Lost == nil && !o.Cluster.Paused(o.Input.Now)
 }
@@ -76,14 +69,15 @@ func (o *Outcome) Lost(err error) {
 	}
 }
 
-// Follow records decisions about rotations.
-func (o *Outcome) Follow(result stages.Result) {
+// AddRotations records decisions about rotations.
+func (o *Outcome) AddRotations(result stages.Result) {
 	o.Input.Rotations = append(o.Input.Rotations, result.Rotations...)
-	o.Entered, o.Rotating = o.Entered || result.Entered, o.Rotating || result.Waiting
+	o.IntentStored, o.Rotating = o.IntentStored || result.Entered, o.Rotating || result.Waiting
 	o.RequeueAt(result.Due...)
 }
 
-// RequeueAt requests a reconciliation at the first of some times. It ignores the zero time and times in the past.
+// RequeueAt requests a reconciliation at the first of some times. It ignores the zero time and times in the past: this
+// reconciliation has already handled them, or waits for something else.
 func (o *Outcome) RequeueAt(times ...time.Time) {
 	for _, at := range times {
 		if !at.IsZero() && at.After(o.Input.Now) && (o.next.IsZero() || at.Before(o.next)) {

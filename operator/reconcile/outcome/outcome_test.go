@@ -58,8 +58,8 @@ func TestResult(t *testing.T) {
 		"quiet":         {nil, nil, quietInterval},
 		"error":         {nil, func(o *Outcome) { o.Done(t.Context(), "step", errors.New("broken")) }, 0},
 		"conflict":      {nil, func(o *Outcome) { o.Done(t.Context(), "step", owned.ErrStale) }, ShortWait},
-		"intent":        {nil, func(o *Outcome) { o.Entered = true }, immediately},
-		"stage entered": {nil, func(o *Outcome) { o.Follow(stages.Result{Entered: true}) }, immediately},
+		"intent":        {nil, func(o *Outcome) { o.IntentStored = true }, immediately},
+		"stage entered": {nil, func(o *Outcome) { o.AddRotations(stages.Result{Entered: true}) }, immediately},
 		"restored":      {nil, func(o *Outcome) { o.Restored = true }, immediately},
 		"action": {
 			nil, func(o *Outcome) { o.Input.Action = membership.Action{Kind: membership.CreatePod} }, immediately,
@@ -79,7 +79,7 @@ func TestResult(t *testing.T) {
 			}, ResyncInterval,
 		},
 		"rotation waits": {
-			nil, func(o *Outcome) { o.Follow(stages.Result{Waiting: true, Rotations: []status.Rotation{{}}}) }, longWait,
+			nil, func(o *Outcome) { o.AddRotations(stages.Result{Waiting: true, Rotations: []status.Rotation{{}}}) }, longWait,
 		},
 		"due soon": {nil, func(o *Outcome) {
 			o.RequeueAt(time.Time{}, ownedtest.Now().Add(-time.Hour), ownedtest.Now().Add(time.Second))
@@ -131,8 +131,8 @@ func TestQuiet(t *testing.T) {
 		"quiet":      func(*Outcome) {},
 		"error":      func(o *Outcome) { o.Failed(t.Context(), errors.New("broken")) },
 		"conflict":   func(o *Outcome) { o.Failed(t.Context(), owned.ErrStale) },
-		"new stage":  func(o *Outcome) { o.Follow(stages.Result{Entered: true}) },
-		"a rotation": func(o *Outcome) { o.Follow(stages.Result{Rotations: []status.Rotation{{}}}) },
+		"new stage":  func(o *Outcome) { o.AddRotations(stages.Result{Entered: true}) },
+		"a rotation": func(o *Outcome) { o.AddRotations(stages.Result{Rotations: []status.Rotation{{}}}) },
 		"API groups in the cluster": func(o *Outcome) {
 			o.Cluster.Spec.Aggregation.APIServices = make([]v1alpha1.AggregatedAPIService, 1)
 		},

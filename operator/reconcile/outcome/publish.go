@@ -18,6 +18,11 @@ import (
 
 // Publish writes the status if it differs from the stored one, with an optimistic lock, and records an event for each
 // condition whose status has changed.
+//
+// before is the cluster as it was read. If no step has written the status since, the patch is the difference to the
+// status of before, and includes fields that steps have set only in memory. If a step has written it, such fields may
+// be missing in the patch; the next reconciliation sets them again. After a conflict, no event is recorded, because the
+// next reconciliation computes the conditions again.
 func (o *Outcome) Publish(
 	ctx context.Context, objects owned.Objects, before *v1alpha1.ApiServerCluster,
 ) error {
@@ -47,7 +52,8 @@ func (o *Outcome) Publish(
 }
 
 // reportCondition records an event for a condition whose status has changed. first reports that the cluster did not
-// have the condition before; the first conditions of a new cluster are not warnings.
+// have the condition before; the first conditions of a new cluster are not warnings, except for Degraded. Conditions
+// that are true for a while in normal operation, such as Progressing, never are.
 func reportCondition(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, condition metav1.Condition, first bool,
 ) {

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// ResyncInterval is the requeue interval of a cluster without changes. It bounds the age of the database sizes in
-	// the status, and the time until an unhealthy member or a certificate that is due is found. quietInterval is the
-	// interval if Quiet returns true: all objects that such a cluster depends on are watched.
+	// ResyncInterval is the requeue interval of a cluster without changes. It bounds the age of the database sizes in the
+	// status, and the time until an unhealthy member or a certificate that is due is found. quietInterval is the interval
+	// if Quiet returns true: all objects that such a cluster depends on are watched.
 	ResyncInterval = 30 * time.Second
 	quietInterval  = 5 * time.Minute
 	// ShortWait is the requeue interval of a cluster that waits for a change, until it has waited for shortWaitPeriod.
@@ -36,13 +36,14 @@ func NewRetries() *limited.Retries { return limited.NewRetries(ShortWait) }
 
 // Quiet reports whether the cluster has no problems, nothing is being changed, and everything that it depends on is
 // watched. The objects inside the cluster or in its host that register API groups are not watched, so a cluster that
-// has them is never quiet.
+// has them is never quiet. Neither is a cluster whose database uses more than half of its quota, because no watch
+// reports its growth. The runner closes the connections to the etcd of a quiet cluster.
 func (o *Outcome) Quiet() bool {
 	conditions := o.Cluster.Status.Conditions
 	if o.Cluster.IsExtension() || len(o.Cluster.Spec.Aggregation.APIServices) > 0 {
 		return false
 	}
-	return len(o.Input.Errors) == 0 && !o.stale && !o.Entered && len(o.Input.Rotations) == 0 &&
+	return len(o.Input.Errors) == 0 && !o.stale && !o.IntentStored && len(o.Input.Rotations) == 0 &&
 		meta.IsStatusConditionTrue(conditions, v1alpha1.Available) &&
 		meta.IsStatusConditionFalse(conditions, v1alpha1.Degraded) &&
 		meta.IsStatusConditionFalse(conditions, v1alpha1.Progressing) &&
@@ -60,8 +61,8 @@ func (o *Outcome) electing() bool {
 	lost := slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool {
 		return m.UnhealthySince != nil && o.Input.Now.Sub(m.UnhealthySince.Time) < shortWaitPeriod
 	})
-	known := slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool { return m.Role == "leader" })
-	return lost || len(members) > 0 && !known && !o.Cluster.Hibernated()
+	hasLeader := slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool { return m.Role == "leader" })
+	return lost || len(members) > 0 && !hasLeader && !o.Cluster.Hibernated()
 }
 
 // disarming reports whether members may soon disarm the alarm NOSPACE, because a member was defragmented recently.
@@ -73,6 +74,11 @@ func (o *Outcome) disarming() bool {
 }
 
 // Result returns when the cluster is reconciled again, in terms of controller-runtime.
+//
+// Errors take precedence: controller-runtime repeats the reconciliation with the backoff of the rate limiter
+// (watches.SetUp). Then a conflict, with its own growing delay, since it is no error. Then changes of this
+// reconciliation, whose effect the next one observes. An action that etcd rejected is not repeated immediately, because
+// etcd needs time. Waiting for a maintenance window is no reason for frequent reconciliations.
 func (o *Outcome) Result(retries *limited.Retries, clock clock.PassiveClock) (ctrl.Result, error) {
 	if len(o.Input.Errors) > 0 {
 		return ctrl.Result{}, errors.Join(o.Input.Errors...)
@@ -83,7 +89,7 @@ func (o *Outcome) Result(retries *limited.Retries, clock clock.PassiveClock) (ct
 	}
 	retries.Forget(name)
 	switch a := o.Input.Action; {
-	case o.Entered, o.Restored:
+	case o.IntentStored, o.Restored:
 		return ctrl.Result{RequeueAfter: immediately}, nil
 	case o.Input.Rejected == nil && a.Kind != membership.Wait && a.Kind != "":
 		return ctrl.Result{RequeueAfter: immediately}, nil
@@ -94,7 +100,8 @@ func (o *Outcome) Result(retries *limited.Retries, clock clock.PassiveClock) (ct
 	return ctrl.Result{RequeueAfter: o.untilDue()}, nil
 }
 
-// untilDue returns the time until something becomes due, limited to the resync interval that applies to the cluster.
+// untilDue returns the time until something becomes due, limited to the resync interval that applies to the cluster. It
+// is never zero, which would mean no reconciliation.
 func (o *Outcome) untilDue() time.Duration {
 	interval := ResyncInterval
 	switch {
@@ -109,7 +116,9 @@ func (o *Outcome) untilDue() time.Duration {
 	return max(min(o.next.Sub(o.Input.Now), interval), immediately)
 }
 
-// waitInterval returns ShortWait or longWait, by the time since which the cluster has been progressing.
+// waitInterval returns ShortWait or longWait, by the time since the condition Progressing has last changed. A change
+// that usually takes seconds, such as the start of a member, is thus observed without delay, and one that hangs costs
+// few requests.
 func (o *Outcome) waitInterval(clock clock.PassiveClock) time.Duration {
 	for _, c := range o.Cluster.Status.Conditions {
 		if c.Type == v1alpha1.Progressing && clock.Since(c.LastTransitionTime.Time) < shortWaitPeriod {

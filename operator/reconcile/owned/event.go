@@ -6,7 +6,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// maxEventMessage is the maximum length of the note of an events.k8s.io/v1 Event, in bytes.
+// maxEventMessage bounds the note of an Event, in bytes. API servers reject notes of more than 1024 bytes.
 const maxEventMessage = 1000
 
 // Event is an Event that regards a cluster.

@@ -31,7 +31,8 @@ const (
 )
 
 // EnsureSlice creates or updates an EndpointSlice. It recreates the slice if the address type changes, because that
-// field is immutable.
+// field is immutable. If the operator stops between the deletion and the creation, the next reconciliation creates the
+// slice; until then, the Service has no endpoints.
 func (l Labeled) EnsureSlice(ctx context.Context, wanted *discoveryv1.EndpointSlice) error {
 	current := &discoveryv1.EndpointSlice{}
 	err := l.API.Get(ctx, client.ObjectKeyFromObject(wanted), current)
@@ -56,8 +57,9 @@ func (l Labeled) owns(object client.Object) bool {
 }
 
 // Ensure creates an object, or updates it: it reads the existing object into current, calls set, which sets fields of
-// current to the wanted ones, and writes current if that has changed it. An existing object that was not created for
-// the cluster is an ErrForeign.
+// current to the wanted values, and writes current if that has changed it. Fields that set does not touch keep their
+// values, such as defaults and fields of other clients. An existing object that was not created for the cluster is an
+// ErrForeign.
 func (l Labeled) Ensure(ctx context.Context, wanted, current client.Object, set func()) (Change, error) {
 	err := l.API.Get(ctx, client.ObjectKeyFromObject(wanted), current)
 	if apierrors.IsNotFound(err) {
@@ -88,8 +90,10 @@ func (l Labeled) Ensure(ctx context.Context, wanted, current client.Object, set 
 	return Updated, nil
 }
 
-// Prune deletes the objects of one kind that were created for the cluster and are not in keep. It returns those that it
-// has deleted, also if it returns an error.
+// Prune deletes the objects of one kind that were created for the cluster and are not in keep. Prune finds the objects
+// by their labels and not by a list of names, so that objects of an interrupted reconciliation, or of an entry that was
+// removed from the spec while the operator did not run, are deleted too. It returns the objects that it has deleted,
+// also if it returns an error.
 func (l Labeled) Prune(
 	ctx context.Context, keep map[client.ObjectKey]bool, list client.ObjectList,
 ) (deleted []client.Object, err error) {

@@ -1,15 +1,3 @@
-// Package owned reads and writes the objects that a cluster owns in the hosting cluster, for all steps of a
-// reconciliation, and records their events.
-//
-// # Invariants
-//
-//   - An object is changed only if the cluster owns it (desired.Owns). An object with a name of the cluster's but
-//     another owner is reported with ErrForeign and left unchanged.
-//   - Writes happen only if the object differs. They keep labels, annotations and fields that the operator does not
-//     set.
-//   - Updates have the resource version of the object that was read, so that they fail with a conflict if the object
-//     has changed since. Such errors, and those that ErrStale marks, repeat the reconciliation and are not reported
-//     (Stale).
 package owned
 
 import (
@@ -38,8 +26,9 @@ type Objects struct {
 }
 
 // Find reads an object of the cluster from the cache. If the cache does not have the object, Find reads it from the API
-// server: the object may have lost the labels by which objects are cached. Find returns false if the object does not
-// exist, and ErrForeign if the cluster does not own it.
+// server: the object may have lost the labels by which objects are cached. Without the second read, the operator would
+// treat a lost label as a lost object, for example the Secret of an authority, and try to replace it. Find returns
+// false if the object does not exist, and ErrForeign if the cluster does not own it.
 func (o Objects) Find(
 	ctx context.Context, cluster *v1alpha1.ApiServerCluster, name string, into client.Object,
 ) (bool, error) {
@@ -75,8 +64,8 @@ func (o Objects) Create(ctx context.Context, cluster *v1alpha1.ApiServerCluster,
 	return nil
 }
 
-// ErrStale marks an error whose cause is an outdated observation or a terminating object. It is not reported: the
-// reconciliation is repeated.
+// ErrStale marks an error whose cause is an outdated observation or a terminating object. It is not reported, because
+// the user can do nothing about it: the reconciliation is repeated, with growing delays (limited.Retries).
 var ErrStale = errors.New("the observed state is outdated")
 
 // Stale reports whether an error only means that the reconciliation has to be repeated: a conflict, or ErrStale.
@@ -159,7 +148,10 @@ func SetLabels(object, wanted client.Object) {
 	object.SetLabels(labels)
 }
 
-// Relabel restores the labels of a pod or claim by which the operator lists the objects of a cluster.
+// Relabel restores the labels of a pod or claim by which the operator lists the objects of a cluster. An object without
+// them would count as missing: a voter whose claim is missing is replaced, and a pod that is not listed is not
+// restarted or removed with its member. Whether a pod runs a member follows from its volumes, which are immutable, and
+// not from the lost label.
 func (o Objects) Relabel(ctx context.Context, cluster *v1alpha1.ApiServerCluster, object client.Object) error {
 	if object.GetLabels()[desired.ClusterLabel] == cluster.Name {
 		return nil
@@ -195,7 +187,8 @@ func Reference(kind string, object client.Object) *corev1.ObjectReference {
 }
 
 // WriteSecret creates a Secret, or updates the data of a Secret that was read as current. wanted was derived from
-// current, so the write fails with a conflict if the Secret has been updated since.
+// current, so the write fails with a conflict if the Secret has been updated since. Callers rely on that for keys: two
+// operators that create different keys at the same time cannot overwrite each other's.
 func (o Objects) WriteSecret(
 	ctx context.Context, cluster *v1alpha1.ApiServerCluster, found bool, current, wanted *corev1.Secret,
 ) error {
@@ -223,7 +216,9 @@ func (o Objects) Own(cluster *v1alpha1.ApiServerCluster, object client.Object) e
 	return controllerutil.SetControllerReference(cluster, object, o.Client.Scheme())
 }
 
-// PatchClaim writes the labels, annotations and owners of a claim if they differ.
+// PatchClaim writes the labels, annotations and owners of a claim if they differ. The patch has an optimistic lock: a
+// claim whose annotations another operator has changed, for example because it may have the only copy of acknowledged
+// writes, must not be released or deleted because of an outdated view. A claim that no longer exists is not an error.
 func (o Objects) PatchClaim(ctx context.Context, before, after *corev1.PersistentVolumeClaim) error {
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if data, err := client.MergeFrom(before).Data(after); err != nil || string(data) == "{}" {
@@ -235,7 +230,9 @@ func (o Objects) PatchClaim(ctx context.Context, before, after *corev1.Persisten
 	return nil
 }
 
-// Remove deletes an object if the cluster owns it, and reports whether it has deleted one.
+// Remove deletes an object if the cluster owns it, and reports whether it has deleted one. An object of another owner
+// is not an error, because the cluster no longer needs the name. Dependents, such as the pods of a Deployment, are
+// deleted in the background.
 func (o Objects) Remove(ctx context.Context, cluster *v1alpha1.ApiServerCluster, object client.Object) (bool, error) {
 	found, err := o.Find(ctx, cluster, object.GetName(), object)
 	if errors.Is(err, ErrForeign) {

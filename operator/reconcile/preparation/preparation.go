@@ -1,7 +1,3 @@
-// Package preparation has the functions that restores and recoveries share. Both run a pod that writes data into the
-// volume of a member while the member does not run: the functions find and delete this pod, locate the backup that it
-// reads, and explain its failure. Packages restore and recovery decide when such a
-// pod runs and what follows from its result.
 package preparation
 
 import (
@@ -22,7 +18,8 @@ import (
 	"quorate.dev/operator/reconcile/owned"
 )
 
-// RetryInterval is the time after which a failed restore is repeated.
+// RetryInterval is the time after which a failed restore or recovery is repeated, counted from the end of the failed
+// pod. The cause is usually an object that the user has to create or repair.
 const RetryInterval = 15 * time.Second
 
 // Find returns the pod with a name that prepares data of a cluster, or nil.
@@ -37,7 +34,8 @@ func Find(
 	return pod, nil
 }
 
-// Delete deletes a pod that prepares data. pod may be nil.
+// Delete deletes a pod that prepares data. pod may be nil. A pod that is terminating is left alone; as long as it
+// exists, callers treat the volume as in use, because its process may still write.
 func Delete(ctx context.Context, objects owned.Objects, pod *corev1.Pod) error {
 	if pod == nil || pod.DeletionTimestamp != nil {
 		return nil
@@ -45,7 +43,9 @@ func Delete(ctx context.Context, objects owned.Objects, pod *corev1.Pod) error {
 	return client.IgnoreNotFound(objects.Client.Delete(ctx, pod))
 }
 
-// DeleteAll deletes the pods that prepare data of a cluster. The list of the cluster's pods does not contain them.
+// DeleteAll deletes the pods that prepare data of a cluster that is being deleted. The list of the cluster's pods does
+// not contain them. A pod of another owner with such a name is ignored: it does not belong to the cluster, and must not
+// delay the deletion.
 func DeleteAll(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster) error {
 	var errs []error
 	for _, name := range []string{desired.RestorePodName(cluster), desired.RecoveryPodName(cluster)} {
@@ -60,6 +60,11 @@ func DeleteAll(ctx context.Context, objects owned.Objects, cluster *v1alpha1.Api
 
 // StoredBackup returns where a backup is stored, and what its content has to match. If it cannot be restored,
 // StoredBackup returns the reason and the message for the status.
+//
+// The source is either a location in the spec, which contains the expected digest or verification key, or the name of
+// an ApiServerBackup, whose status contains the digest of the manifest. Backups of earlier releases have only the
+// digest of the stored snapshot: their manifest is then not verified, and callers must not trust it (see
+// verifiedManifest in package restore).
 func StoredBackup(
 	ctx context.Context, reader client.Reader, namespace string, from v1alpha1.RestoreSource,
 ) (backup desired.StoredBackup, reason, message string, err error) {
@@ -100,7 +105,8 @@ func StoredBackup(
 }
 
 // NotVerified returns why the result of a pod must not be used, or "": the pod's image does not verify backups, or the
-// user has stopped accepting unverified backups.
+// user has stopped accepting unverified backups. The result is checked again although the pod has checked the backup,
+// because the spec may have changed while the pod was running.
 func NotVerified(result format.Result, from v1alpha1.RestoreSource) string {
 	switch {
 	case result.Verification == "":
@@ -111,7 +117,7 @@ func NotVerified(result format.Result, from v1alpha1.RestoreSource) string {
 	return ""
 }
 
-// ReportUnverified records an event if nothing has shown that a restored backup is the one that was created.
+// ReportUnverified records an event if nothing has shown whether a restored backup was replaced.
 func ReportUnverified(
 	objects owned.Objects, cluster *v1alpha1.ApiServerCluster, result format.Result, action string,
 ) {

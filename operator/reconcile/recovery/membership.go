@@ -16,7 +16,9 @@ import (
 )
 
 // Observation translates the user's request and its progress into the input of membership.Plan. podAbsent reports that
-// no pod is known to prepare data.
+// no pod is known to prepare data. A new request takes precedence over the recorded one. Members that do not respond
+// are no survivors, because the revision of their data is unknown. The stage Starting is not translated:
+// membership.Plan then bootstraps an etcd with one initial member, as in a new cluster.
 func Observation(state *observed.State, podAbsent bool) membership.Recovery {
 	cluster, current := state.Cluster, state.Cluster.Status.Recovery
 	active := cluster.Recovering(v1alpha1.RecoveryStopping, v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting)
@@ -48,6 +50,10 @@ func Observation(state *observed.State, podAbsent bool) membership.Recovery {
 
 // Write updates status.recovery as an action of membership.Plan demands, and with it the membership. It fails with a
 // conflict if the cluster was updated since it was read.
+//
+// The membership is replaced only in RestoreQuorum, after all pods have stopped: until then, it still describes the
+// members that run. The same write forgets the member IDs, volumes and acknowledged states of the former members, which
+// describe a log that no longer exists. The next ordinal is kept, so that no name of a former member is used again.
 func Write(
 	ctx context.Context, objects owned.Objects, state *observed.State, a membership.Action, at time.Time,
 ) error {
@@ -78,7 +84,9 @@ func Write(
 		client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
-// acknowledgedRevision returns the newest revision that a member is known to have reached, or 0.
+// acknowledgedRevision returns the newest revision that a member is known to have reached, or 0. It is stored when a
+// recovery begins, because the members' records are forgotten later: the difference to the recovered revision is
+// reported as lost.
 func acknowledgedRevision(s *observed.State) int64 {
 	newest := int64(0)
 	for _, m := range s.Cluster.Status.Members {

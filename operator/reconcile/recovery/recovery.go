@@ -1,17 +1,3 @@
-// Package recovery continues with the data of one member, or with a backup, after the quorum of etcd was lost
-// permanently and the user has requested a recovery in spec.recovery.
-//
-// # Life of a recovery
-//
-//   - Observation translates the request and its progress into the input of membership.Plan, which decides on the
-//     actions. Package members executes them, and Write stores the stage in the status: Stopping while the pods stop,
-//     then Restoring.
-//   - Recover prepares the data in a pod while the stage is Restoring, and stores the stage Starting once the pod has
-//     succeeded. Only then does membership.Plan let the member start. Package members completes the recovery when etcd
-//     has a quorum again.
-//
-// The order of reads and writes matters: a member must not start while the pod may still write into its volume. So
-// Recover does not return objects to be applied, but reads its pod from the API server, creates and deletes it itself.
 package recovery
 
 import (
@@ -57,7 +43,9 @@ func Recover(
 	return pod == nil, j.recover(ctx, pod)
 }
 
-// recover takes the next step of a recovery. pod is its pod, or nil.
+// recover takes the next step of a recovery. pod is its pod, or nil. In all stages but Restoring, and as soon as the
+// user replaces the request, the pod is deleted, so that it does not write into a volume that a member uses. Nothing is
+// created before the claim of the member exists, or while a pod is terminating.
 func (j *job) recover(ctx context.Context, pod *corev1.Pod) error {
 	current := j.cluster.Status.Recovery
 	switch {
@@ -80,6 +68,9 @@ func (j *job) recover(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
+// createRecoveryPod creates the pod that prepares the data: from the volume of the member, or from a backup. An object
+// that a recovery from a backup needs and that is missing is reported in status.recovery, and the next reconciliation
+// checks again.
 func (j *job) createRecoveryPod(ctx context.Context) error {
 	current := j.cluster.Status.Recovery
 	pod := desired.RecoveryPod(j.cluster, j.state.Image)
@@ -107,7 +98,7 @@ func (j *job) createRecoveryPod(ctx context.Context) error {
 		return err
 	}
 	if current.Reason != v1alpha1.ReasonRecoveryFailed {
-		current.Reason, current.Message = "", "" // they named a missing object
+		current.Reason, current.Message = "", "" // the former reason named a missing object
 	}
 	j.Event(j.cluster, owned.Event{
 		Related: owned.Reference("Pod", pod), Reason: v1alpha1.ReasonSuccessfulCreate, Action: "Recover",
@@ -133,7 +124,9 @@ func (j *job) recoveryFailed(ctx context.Context, pod *corev1.Pod) error {
 	return preparation.Delete(ctx, j.Objects, pod)
 }
 
-// finishRecovery records that the data is prepared, and reports the lost writes.
+// finishRecovery records that the data is prepared, and reports the lost writes. The pod has terminated, so that the
+// member may start in the same reconciliation; the next one deletes the pod. A result whose verification the user no
+// longer accepts is not used: only a new request, which begins with Stopping, discards the prepared data.
 func (j *job) finishRecovery(ctx context.Context, pod *corev1.Pod) error {
 	result, err := backups.ParseResult(pod)
 	if err != nil {

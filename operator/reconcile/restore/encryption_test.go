@@ -30,11 +30,11 @@ func TestKeysOfBackupsAreKept(t *testing.T) {
 	wanted := encryption.Scheme{Resources: []string{"secrets"}, Provider: encryption.Provider{Kind: encryption.Secretbox}}
 	var schemes []encryption.Scheme
 	for i := range 3 {
-		made, err := wanted.WithKey(encryption.Scheme{}, true, time.Unix(int64(i), 0))
+		created, err := wanted.WithKey(encryption.Scheme{}, true, time.Unix(int64(i), 0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		schemes = append(schemes, made)
+		schemes = append(schemes, created)
 	}
 	first := "secretbox:v1:" + schemes[0].Provider.Name
 	backup := func(name, cluster string, phase v1alpha1.BackupPhase, encrypted bool) *v1alpha1.ApiServerBackup {

@@ -1,8 +1,3 @@
-// Package restore restores a backup into the volume of the first member before a cluster starts, in a pod.
-//
-// Only the result of the pod, which is read here, lets members start: package members waits for
-// status.restore.completed. The keys of the former cluster are stored before that, so Restore writes them itself
-// instead of returning objects to be applied.
 package restore
 
 import (
@@ -48,7 +43,10 @@ func Restore(
 	return j.completed, err
 }
 
-// restore takes the next step of a restore.
+// restore takes the next step of a restore. The pod is read before it is decided whether a restore is in progress, so
+// that the pod of a completed restore is deleted. A pod of another request (RestoreUID) has restored other data and is
+// replaced; so is a failed one, after a while. A pod that is terminating may still write, so nothing is created until
+// it is gone.
 func (j *job) restore(ctx context.Context) error {
 	if j.cluster.Spec.Restore == nil {
 		return nil
@@ -85,6 +83,9 @@ func (j *job) restore(ctx context.Context) error {
 	return nil
 }
 
+// createRestorePod creates the pod that restores the backup, unless an object that the pod needs is missing: the pod
+// would wait for it without a reason in its status. Such an obstacle is reported in status.restore, and the next
+// reconciliation checks again. A message about a failed attempt stays while the next attempt runs.
 func (j *job) createRestorePod(ctx context.Context, member string) error {
 	backup, reason, message, err := preparation.StoredBackup(ctx, j.Reader, j.cluster.Namespace,
 		j.cluster.Spec.Restore.From)
@@ -122,7 +123,8 @@ func (j *job) createRestorePod(ctx context.Context, member string) error {
 
 // verifiedManifest returns the manifest of a result without the parts that are not verified. Of a backup of an earlier
 // release, only the digest of the snapshot is known. The names of its cluster and Secrets are then taken from the
-// ApiServerBackup.
+// ApiServerBackup: who can replace the manifest in the destination could otherwise make the operator use keys of
+// another cluster.
 func (j *job) verifiedManifest(
 	ctx context.Context, result format.Result,
 ) (format.Manifest, error) {
@@ -159,8 +161,8 @@ func (j *job) restoreFailed(ctx context.Context, pod *corev1.Pod) error {
 	return preparation.Delete(ctx, j.Objects, pod)
 }
 
-// blocked sets in the status why the restore is not completed, and reports whether the status has changed.
-// The end of the reconciliation writes the status.
+// blocked sets in the status why the restore is not completed, and reports whether the status has changed. The end of
+// the reconciliation writes the status.
 func (j *job) blocked(reason, message string) bool {
 	old := j.cluster.Status.Restore
 	if old != nil && old.Reason == reason && old.Message == message {
@@ -171,7 +173,8 @@ func (j *job) blocked(reason, message string) bool {
 }
 
 // finishRestore stores the keys of the former cluster and records that the backup is restored, or which key is missing.
-// The keys are stored first: once the restore is completed, members start.
+// The keys are stored first: once the restore is completed, members start. A missing key is not an error, because only
+// the user can provide it: the result of the pod stays, and each reconciliation tries to read the key again.
 func (j *job) finishRestore(ctx context.Context, pod *corev1.Pod) error {
 	result, err := backups.ParseResult(pod)
 	if err != nil {
@@ -236,7 +239,10 @@ func (e *missingKeyError) Error() string { return e.message }
 
 // restoredKey returns the service-account key of the former cluster, from the first source that has it: the Secret that
 // the spec names, the backup, the former cluster's own Secret. If none has it and the spec permits that, it returns a
-// new key.
+// new key, with which all tokens of the former cluster are invalid.
+//
+// If the spec names a Secret, no other source is tried, because the user has decided. The reasons of the sources that
+// were tried are part of the error, so that the user sees why, for example, the identities do not decrypt the keys.
 func (j *job) restoredKey(
 	ctx context.Context, m format.Manifest,
 ) (pki.Pair, error) {
@@ -272,7 +278,8 @@ func (j *job) restoredKey(
 	return pki.Pair{}, &missingKeyError{strings.Join(append([]string{message}, reasons...), "; ")}
 }
 
-// keyOf returns the key in a Secret, if it is the key that the backup's manifest names.
+// keyOf returns the key in a Secret, if it is the key that the backup's manifest names. A former cluster may have
+// replaced its key since the backup was created; that key would not verify the tokens of the time of the backup.
 func (j *job) keyOf(ctx context.Context, namespace, name string, m format.Manifest) (pki.Pair, error) {
 	secret := &corev1.Secret{}
 	err := j.Reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, secret)

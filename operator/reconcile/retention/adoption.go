@@ -21,6 +21,10 @@ import (
 // Adopt makes the cluster the owner of the objects that were retained from the cluster in spec.adopt, and continues
 // with that cluster's status. Nothing else is created before. Each step can be repeated: the status is written once all
 // objects are adopted, and the record is deleted after that.
+//
+// The status is written last because the next steps depend on it: with the former membership, its members start from
+// their volumes; without it, the next step would bootstrap a new etcd. Everything is read, and every problem reported,
+// before the first object changes its owner.
 func Adopt(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, now time.Time) error {
 	if cluster.Spec.Adopt == nil {
 		return nil
@@ -57,10 +61,10 @@ func Adopt(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServ
 			return err
 		}
 	}
-	for _, one := range append(secrets, secret) {
-		after := one.DeepCopy()
+	for _, current := range append(secrets, secret) {
+		after := current.DeepCopy()
 		desired.Adopt(cluster, after)
-		if err := objects.Update(ctx, one, after); err != nil {
+		if err := objects.Update(ctx, current, after); err != nil {
 			return err
 		}
 	}
@@ -84,7 +88,7 @@ func finishAdoption(
 	return nil
 }
 
-// recordAdoption writes the status of a cluster that has adopted the objects in spec.adopt.
+// recordAdoption writes the status of a cluster that has adopted the objects in spec.adopt, with an optimistic lock.
 func recordAdoption(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster,
 	next v1alpha1.ApiServerClusterStatus, now time.Time,
@@ -103,20 +107,21 @@ func recordAdoption(
 
 // restoreAdoption records a former adoption again that the cluster has lost together with its status. The operator
 // deletes the record of an adopted cluster. Such a cluster owns volumes, and nothing is left to adopt. Otherwise,
-// restoreAdoption returns the error of reading the record.
+// restoreAdoption returns the error of reading the record: an empty cluster that names a former one must not begin with
+// new volumes.
 func restoreAdoption(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, missing error, now time.Time,
 ) error {
-	own, err := ownClaims(ctx, objects, cluster)
+	claims, err := ownClaims(ctx, objects, cluster)
 	if err != nil {
 		return err
 	}
-	if len(own) == 0 {
+	if len(claims) == 0 {
 		return missing
 	}
-	left := client.MatchingLabels{desired.RetainedLabel: cluster.Spec.Adopt.ClusterUID}
+	retained := client.MatchingLabels{desired.RetainedLabel: cluster.Spec.Adopt.ClusterUID}
 	for _, list := range []client.ObjectList{&corev1.PersistentVolumeClaimList{}, &corev1.SecretList{}} {
-		if err := objects.Reader.List(ctx, list, client.InNamespace(cluster.Namespace), left); err != nil {
+		if err := objects.Reader.List(ctx, list, client.InNamespace(cluster.Namespace), retained); err != nil {
 			return fmt.Errorf("list retained objects: %w", err)
 		}
 		if meta.LenList(list) > 0 {
@@ -126,7 +131,8 @@ func restoreAdoption(
 	return recordAdoption(ctx, objects, cluster, cluster.Status, now)
 }
 
-// mayAdopt reports whether an object was retained from the cluster in spec.adopt, or is adopted already.
+// mayAdopt reports whether an object was retained from the cluster in spec.adopt, or is adopted already. The second
+// case makes an adoption repeatable.
 func mayAdopt(cluster *v1alpha1.ApiServerCluster, object client.Object) bool {
 	return desired.RetainedFrom(object) == cluster.Spec.Adopt.ClusterUID || desired.Owns(cluster, object)
 }

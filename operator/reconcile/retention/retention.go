@@ -1,16 +1,3 @@
-// Package retention keeps the data of clusters beyond their deletion: volumes and the Secrets of their keys. It decides
-// whether such objects have an owner reference to their cluster, marks them as retained when the cluster is deleted,
-// and lets a new cluster adopt them.
-//
-// # Invariants
-//
-//   - Durable objects of a cluster that retains its data have no owner reference, so that the garbage collector never
-//     deletes them.
-//   - The record, a Secret with the deleted cluster, is written before the first object is marked as retained, and
-//     deleted after the adoption is recorded in the status of the new cluster.
-//   - A claim that may have the only copy of acknowledged writes is never deleted.
-//
-// These orders are the reason why the functions write objects themselves instead of returning objects to be applied.
 package retention
 
 import (
@@ -30,7 +17,8 @@ import (
 
 // EnsureOwnership gives the durable objects of a cluster the kind of owner that spec.deletion needs. It removes owner
 // references also from objects of a cluster that may not be changed, because spec.deletion must hold when such a
-// cluster is deleted.
+// cluster is deleted. It adds owner references only if the cluster may be changed: a reference is what permits the
+// garbage collector to delete.
 func EnsureOwnership(ctx context.Context, objects owned.Objects, state *observed.State, mayChange bool) error {
 	cluster := state.Cluster
 	if !desired.Detached(cluster) && !mayChange {
@@ -76,7 +64,8 @@ func ownClaims(
 	}), err
 }
 
-// labeledClaims returns the claims with the labels of a cluster, also those of a deleted cluster with the same name.
+// labeledClaims returns the claims with the labels of a cluster, including claims of a deleted cluster with the same
+// name.
 func labeledClaims(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster,
 ) ([]corev1.PersistentVolumeClaim, error) {
@@ -91,7 +80,7 @@ func labeledClaims(
 // ownSecrets returns the Secrets of keys of a cluster that exist, also those that are marked as retained.
 func ownSecrets(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster,
-) (own []*corev1.Secret, err error) {
+) (secrets []*corev1.Secret, err error) {
 	for _, name := range desired.KeySecrets(cluster) {
 		secret := &corev1.Secret{}
 		err := objects.Reader.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, secret)
@@ -100,10 +89,10 @@ func ownSecrets(
 		case err != nil:
 			return nil, fmt.Errorf("read Secret %s: %w", name, err)
 		case desired.Owns(cluster, secret) && secret.DeletionTimestamp == nil:
-			own = append(own, secret)
+			secrets = append(secrets, secret)
 		}
 	}
-	return own, nil
+	return secrets, nil
 }
 
 // Retain marks the durable objects of a cluster that retains its data, before any object is deleted. The record is
@@ -160,7 +149,9 @@ func bound(claim corev1.PersistentVolumeClaim) bool {
 	return claim.Status.Phase == corev1.ClaimBound || claim.Status.Phase == corev1.ClaimLost
 }
 
-// ensureRecord returns the record of a cluster that is being deleted, and creates it if it does not exist.
+// ensureRecord returns the record of a cluster that is being deleted, and creates it if it does not exist. A record of
+// this cluster is kept as it is: it was written before anything was deleted. The record of a cluster whose data this
+// one has adopted is replaced.
 func ensureRecord(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, secrets []*corev1.Secret,
 ) (*corev1.Secret, error) {
@@ -194,7 +185,9 @@ func ensureRecord(
 	return after, objects.Update(ctx, current, after)
 }
 
-// RetainClaim removes a claim from the cluster without deleting it.
+// RetainClaim removes a claim from the cluster without deleting it, and reports why. The patch has an optimistic lock,
+// and a claim that no longer exists is not an error. No cluster adopts such a claim: an administrator decides about its
+// data.
 func RetainClaim(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, claim *corev1.PersistentVolumeClaim,
 ) error {
@@ -220,8 +213,8 @@ func RetainClaim(
 }
 
 // retainLostWrites removes claims that have, or may have, the only copy of acknowledged writes from a cluster that is
-// being deleted. A claim that is marked is still part of the cluster while the pod of its former member
-// exists, which a dead node delays for ever.
+// being deleted. A claim that is marked is still part of the cluster while the pod of its former member exists, which a
+// dead node delays for ever.
 func retainLostWrites(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster) error {
 	state, err := observed.Read(ctx, objects.Reader, cluster, "")
 	if err != nil {
@@ -241,7 +234,8 @@ func retainLostWrites(ctx context.Context, objects owned.Objects, cluster *v1alp
 }
 
 // HasData reports whether a cluster may have stored something. If its status was lost or never written, the annotations
-// of the claims know it, and the pods of an operator that stopped right after it had created them.
+// of the claims show it, and the pods of an operator that stopped right after it had created them. An external etcd
+// always counts as data, since the operator cannot know.
 func HasData(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster) (bool, error) {
 	if cluster.ExternalEtcd() || cluster.Bootstrapped() || cluster.Status.Recovery != nil {
 		return true, nil

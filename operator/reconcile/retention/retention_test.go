@@ -227,8 +227,8 @@ func TestLostAdoption(t *testing.T) {
 	}
 }
 
-// TestReturn checks that a cluster that is deleted before its adoption is complete leaves the data retained.
-func TestReturn(t *testing.T) {
+// TestRevertAdoption checks that a cluster that is deleted before its adoption is complete leaves the data retained.
+func TestRevertAdoption(t *testing.T) {
 	h := retained(t)
 	h.Refuse = func(request string) error {
 		if strings.HasPrefix(request, "status") {
@@ -240,19 +240,19 @@ func TestReturn(t *testing.T) {
 		t.Errorf("the status cannot be written: %v", err)
 	}
 	h.Refuse = nil
-	h.Must(Return(t.Context(), h.Objects, h.Cluster(), ownedtest.Now()))
+	h.Must(RevertAdoption(t.Context(), h.Objects, h.Cluster(), ownedtest.Now()))
 	if got, marked := owners(h); got != 0 || marked == 0 {
 		t.Errorf("%d objects have an owner, %d are retained", got, marked)
 	}
 	h.Must(adopt(h))
-	h.Must(Return(t.Context(), h.Objects, h.Cluster(), ownedtest.Now()))
+	h.Must(RevertAdoption(t.Context(), h.Objects, h.Cluster(), ownedtest.Now()))
 	if _, marked := owners(h); !belongs(h) || marked != 0 {
 		t.Errorf("after the adoption the cluster owns the volume: %t, %d objects are retained", belongs(h), marked)
 	}
 }
 
-// TestReturnWithoutRecord checks the data of a cluster whose adoption is not recorded and whose record is gone.
-func TestReturnWithoutRecord(t *testing.T) {
+// TestRevertAdoptionWithoutRecord checks the data of a cluster whose adoption is not recorded and whose record is gone.
+func TestRevertAdoptionWithoutRecord(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.ApiServerCluster){
 		"retaining": retaining, "deleting": func(*v1alpha1.ApiServerCluster) {},
 	} {
@@ -262,7 +262,7 @@ func TestReturnWithoutRecord(t *testing.T) {
 			c.Status = v1alpha1.ApiServerClusterStatus{}
 		})
 		h.Delete("demo-"+desired.RecordSecret, &corev1.Secret{})
-		h.Must(Return(t.Context(), h.Objects, h.Cluster(), ownedtest.Now()))
+		h.Must(RevertAdoption(t.Context(), h.Objects, h.Cluster(), ownedtest.Now()))
 		_, marked := owners(h)
 		if adopted := h.Cluster().Adopted(); adopted != (name == "retaining") || (marked > 0) == adopted {
 			t.Errorf("%s: adopted %t, %d objects are retained", name, adopted, marked)
@@ -369,7 +369,7 @@ func TestFailedRequests(t *testing.T) {
 		{func(t *testing.T) *ownedtest.Host { return running(t) }, retain},
 		{func(t *testing.T) *ownedtest.Host { return retained(t) }, adopt},
 		{func(t *testing.T) *ownedtest.Host { return retained(t) }, func(h *ownedtest.Host) error {
-			return Return(h.Context(), h.Objects, h.Cluster(), ownedtest.Now())
+			return RevertAdoption(h.Context(), h.Objects, h.Cluster(), ownedtest.Now())
 		}},
 		{func(t *testing.T) *ownedtest.Host { return running(t) }, func(h *ownedtest.Host) error {
 			claim, cluster := &corev1.PersistentVolumeClaim{}, h.Cluster()

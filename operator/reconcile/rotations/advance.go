@@ -20,14 +20,16 @@ func AuthorityName(cluster *v1alpha1.ApiServerCluster, domain string) string {
 }
 
 // IsAuthorityName reports whether the operator has created an authority with a common name for a trust domain: the
-// first authority of the domain or one of its successors.
+// first authority of the domain or a successor.
 func IsAuthorityName(cluster *v1alpha1.ApiServerCluster, domain, common string) bool {
 	name := AuthorityName(cluster, domain)
 	return common == name || strings.HasPrefix(common, name+"@")
 }
 
 // AdvanceAuthority returns the bundle of a trust domain in the present stage of the rotation of authorities. It is
-// idempotent in each stage.
+// idempotent in each stage: TrustBoth adds a successor only if the bundle has none and the domain is due, Reissue and
+// DropOld do nothing if the bundle is already promoted or dropped. DropOld promotes first, because a Secret that was
+// restored from a copy of an earlier stage still has its successor.
 func AdvanceAuthority(
 	cluster *v1alpha1.ApiServerCluster, c credentials.Set, domain string, now time.Time,
 ) (pki.Bundle, error) {
@@ -64,7 +66,7 @@ func Successor(
 
 // RestartAuthorities enters the stage TrustBoth again because the key of the new authority was lost in a later stage.
 // It then returns an ErrStale, because the Secrets must not be changed before the next reconciliation. In other stages
-// it does nothing.
+// it does nothing: the recovered bundle has a successor, as in TrustBoth, and without a stage it begins a rotation.
 func RestartAuthorities(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, reason string, now time.Time,
 ) error {
@@ -79,7 +81,9 @@ func RestartAuthorities(
 }
 
 // AdvanceKeys returns existing service-account keys in the present stage of their rotation, and reports whether a key
-// was created. It is idempotent in each stage.
+// was created. It is idempotent in each stage. In TrustBoth it creates no key while a predecessor is left. That is the
+// case if a rotation was interrupted after Reissue and the status was lost, or if a backup of that time was restored:
+// the stages then finish the former rotation.
 func AdvanceKeys(cluster *v1alpha1.ApiServerCluster, keys pki.Keys) (advanced pki.Keys, created bool, err error) {
 	switch stage, _ := stages.ServiceAccountKeys.Stage(cluster); stage {
 	case rotation.TrustBoth:

@@ -21,8 +21,13 @@ import (
 	"quorate.dev/operator/rotation"
 )
 
-// observe adds the credentials that each replica, kubeconfig and companion uses to the observations, if a
-// rotation is in progress.
+// observe adds the credentials that each replica, kubeconfig and companion uses to the observations, if a rotation is
+// in progress.
+//
+// For a replica, rotation.Plan distinguishes Missing, which the replica loads without a restart, from Static, which it
+// reads only when it starts. A handshake shows missing credentials, but not static ones: the annotation
+// AuthorityHashAnnotation has the authorities with which the pod was created, and a pod with another value has to
+// restart. A replica that is unreachable is not restarted, and the stage waits for it.
 func (in PlanInput) observe(ctx context.Context, reader client.Reader, authorities, keys *rotation.Observation) error {
 	cluster, c := in.State.Cluster, in.Credentials
 	if authorities.Stage == rotation.None && keys.Stage == rotation.None {
@@ -68,22 +73,22 @@ type wanted struct {
 	authorities, etcdAuthorities [][]byte
 	keyIDs                       []string
 	authorityHash                string
-	// own is a part of the names of the client authorities that the operator has created. API servers in mode Extension
-	// also accept the client authorities of their host, which do not contain it. In other modes own is nil, because
-	// there are no others.
-	own []byte
+	// operatorName is a part of the names of the client authorities that the operator has created. API servers in mode
+	// Extension also accept the client authorities of their host, which do not contain it. In other modes operatorName is
+	// nil, because there are no others.
+	operatorName []byte
 }
 
 // wantedFrom returns the credentials in the present Secrets.
 func wantedFrom(cluster *v1alpha1.ApiServerCluster, c credentials.Set) wanted {
-	var own []byte
+	var operatorName []byte
 	if cluster.IsExtension() {
-		own = []byte(AuthorityName(cluster, desired.ClientDomain))
+		operatorName = []byte(AuthorityName(cluster, desired.ClientDomain))
 	}
 	return wanted{
-		own:         own,
-		serving:     chainOf(c.Leaves[desired.ServingSecret]),
-		etcdServing: chainOf(c.Leaves[desired.EtcdServerSecret]),
+		operatorName: operatorName,
+		serving:      chainOf(c.Leaves[desired.ServingSecret]),
+		etcdServing:  chainOf(c.Leaves[desired.EtcdServerSecret]),
 		authorities: slices.Concat(c.Bundles[desired.ClientDomain].Subjects(),
 			c.Bundles[desired.FrontProxyDomain].Subjects()),
 		etcdAuthorities: c.Bundles[desired.EtcdClientDomain].Subjects(),
@@ -120,24 +125,27 @@ func (w wanted) missing(member bool, used observed.Credentials) (missing []strin
 
 // relevant returns the names of a replica's client authorities except for the authorities of its host.
 func (w wanted) relevant(names [][]byte) [][]byte {
-	if w.own == nil {
+	if w.operatorName == nil {
 		return names
 	}
 	return slices.DeleteFunc(slices.Clone(names), func(name []byte) bool {
 		isWanted := slices.ContainsFunc(w.authorities, func(other []byte) bool { return bytes.Equal(name, other) })
-		return !isWanted && !bytes.Contains(name, w.own)
+		return !isWanted && !bytes.Contains(name, w.operatorName)
 	})
 }
 
 // sameNames reports whether two lists contain the same names in any order. A name can occur more than once, because an
-// authority of the user may have the same name as its successor.
+// authority of the user may have the same name as its successor. Names are all that a TLS handshake shows: for two
+// authorities with one name, the number of occurrences shows whether the replica trusts both.
 func sameNames(a, b [][]byte) bool {
 	sorted := func(names [][]byte) [][]byte { return slices.SortedFunc(slices.Values(names), bytes.Compare) }
 	return slices.EqualFunc(sorted(a), sorted(b), bytes.Equal)
 }
 
 // outdatedKubeconfigs returns the names of the Secrets of ApiServerKubeconfigs that do not have the present
-// authorities.
+// authorities. Their controller (package kubeconfig) updates them; this step only waits, because a client whose
+// kubeconfig trusts only the old authority would fail in the next stage. A kubeconfig that has no Secret is ignored:
+// nothing was published, so no client depends on it.
 func outdatedKubeconfigs(
 	ctx context.Context, reader client.Reader, cluster *v1alpha1.ApiServerCluster, c credentials.Set,
 ) ([]string, error) {

@@ -1,21 +1,3 @@
-// Package rotations replaces the certificate authorities and the service-account keys of a cluster in stages, so that
-// no request fails. Package operator/rotation defines the stages and the conditions for entering them.
-//
-// # Life of a rotation
-//
-//   - Plan observes which credentials every replica, kubeconfig, companion and APIService uses, lets rotation.Plan
-//     decide, and writes the next stage to the status. Nothing else follows from a stage in the same reconciliation, so
-//     that a crash cannot leave Secrets of a stage that the status does not know.
-//   - In the next reconciliation, package certificates asks AdvanceAuthority and AdvanceKeys for the authorities and
-//     keys of the stage, stores them in Secrets, and issues the certificates again. Both functions are idempotent.
-//   - RestartAuthorities goes back to TrustBoth if the key of the new authority was lost.
-//   - Plan lists the pods that have to restart because they read an authority only when they start.
-//
-// # Invariants
-//
-//   - An authority is never replaced in one step: its clients would lose access.
-//   - The writes of a stage have an order that matters, because a stage is entered only once everything uses the
-//     credentials of the previous one. So Plan writes the stage itself, before anything acts on it.
 package rotations
 
 import (
@@ -55,16 +37,18 @@ func Plan(ctx context.Context, objects owned.Objects, in PlanInput) (result stag
 	if err := in.observe(ctx, objects.Reader, &authorities, &keys); err != nil {
 		return result, err
 	}
-	if err := result.Follow(
+	if err := result.Apply(
 		ctx, objects, cluster, stages.Authorities, authorities, rotation.Plan(authorities),
 	); err != nil {
 		return result, err
 	}
-	return result, result.Follow(ctx, objects, cluster, stages.ServiceAccountKeys, keys, rotation.Plan(keys))
+	return result, result.Apply(ctx, objects, cluster, stages.ServiceAccountKeys, keys, rotation.Plan(keys))
 }
 
 // authorityRotation returns the observation for the rotation of the authorities, without what observe adds, and when it
-// becomes due.
+// becomes due. All trust domains have one common stage, because all of them wait for the same replicas: a rotation
+// begins if any domain is due. A bundle that already has a successor or a predecessor is in the middle of a rotation,
+// whatever the status says.
 func (in PlanInput) authorityRotation() (o rotation.Observation, times []time.Time) {
 	cluster := in.State.Cluster
 	o = rotation.Observation{Now: in.Now, Overlap: cluster.AuthorityOverlap()}
@@ -92,7 +76,8 @@ func (in PlanInput) authorityRotation() (o rotation.Observation, times []time.Ti
 
 // due returns why the signer of a trust domain has to be replaced, or "". All authorities that the operator has created
 // are replaced together. If the user has provided an authority, it is replaced only when the user provides another
-// authority.
+// authority: the operator cannot renew it. If the user's authority cannot be used, the one in use stays, however old it
+// is, because the spec does not permit an authority of the operator.
 func due(cluster *v1alpha1.ApiServerCluster, c credentials.Set, domain string, now time.Time) string {
 	if authority, ok := c.UserAuthorities[domain]; ok {
 		if bundle := c.Bundles[domain]; !bundle.Signer.Equal(authority) {
@@ -101,7 +86,7 @@ func due(cluster *v1alpha1.ApiServerCluster, c credentials.Set, domain string, n
 		return ""
 	}
 	if desired.UserAuthoritySecret(cluster, domain) != "" {
-		return "" // the user's authority cannot be used; the one in use is kept
+		return "" // the user's authority cannot be used; the authority in use is kept
 	}
 	for _, other := range desired.Domains(cluster) {
 		bundle, found := c.Bundles[other]
@@ -117,11 +102,15 @@ func due(cluster *v1alpha1.ApiServerCluster, c credentials.Set, domain string, n
 	return ""
 }
 
-// caBundlePublication is the time for the API servers of the host to load changed APIServices.
+// caBundlePublication is the time for the API servers of the host to load changed APIServices. It is the minimum
+// duration of TrustBoth in mode Extension: an API server of the host that has not loaded the new caBundle would reject
+// a serving certificate of the new authority.
 const caBundlePublication = 10 * time.Second
 
 // keyRotation returns the observation for the rotation of the service-account keys, without what observe adds, and when
-// it becomes due.
+// it becomes due. TrustBoth lasts at least for the publication period of the spec, so that verifiers which cache the
+// JSON web key set have the new key before a token is signed with it. Reissue lasts as long as tokens of the old key
+// may be valid.
 func (in PlanInput) keyRotation() (o rotation.Observation, times []time.Time) {
 	cluster, c := in.State.Cluster, in.Credentials
 	o = rotation.Observation{

@@ -137,7 +137,7 @@ func TestNotDue(t *testing.T) {
 // TestAuthorityOfUser checks that an authority from a user's Secret is replaced only after the user has stored another
 // authority in the Secret.
 func TestAuthorityOfUser(t *testing.T) {
-	give := func(h *ownedtest.Host) {
+	replaceUserAuthority := func(h *ownedtest.Host) {
 		authority, err := pki.NewAuthority("corporate", 365*24*time.Hour, ownedtest.Now())
 		h.Must(err)
 		_ = h.API.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "corporate"}})
@@ -148,14 +148,14 @@ func TestAuthorityOfUser(t *testing.T) {
 	h := ownedtest.NewHost(t, ownedtest.NewCluster(external, func(c *v1alpha1.ApiServerCluster) {
 		c.Spec.Certificates.Authorities.ClientSecretRef = &corev1.LocalObjectReference{Name: "corporate"}
 	}))
-	give(h)
+	replaceUserAuthority(h)
 	_, _, err := reconcile(t, h, ownedtest.Now())
 	h.Must(err)
 	h.Delete("corporate", &corev1.Secret{})
 	if _, _, err = reconcile(t, h, ownedtest.Now()); err != nil || stagesOf(h) != "/" {
 		t.Errorf("without the user's Secret: stages %s, %v", stagesOf(h), err)
 	}
-	give(h)
+	replaceUserAuthority(h)
 	_, _, err = reconcile(t, h, ownedtest.Now())
 	h.Must(err)
 	if got := stagesOf(h); got != "TrustBoth/" {
@@ -188,8 +188,8 @@ func TestHolders(t *testing.T) {
 			},
 		}}
 	}
-	mine, others, pending := kubeconfig("mine", "demo"), kubeconfig("others", "other"), kubeconfig("pending", "demo")
-	h := ownedtest.NewHost(t, cluster, mine, published(mine), others, published(others), pending)
+	own, others, pending := kubeconfig("own", "demo"), kubeconfig("others", "other"), kubeconfig("pending", "demo")
+	h := ownedtest.NewHost(t, cluster, own, published(own), others, published(others), pending)
 	_, _, err := reconcile(t, h, ownedtest.Now())
 	h.Must(err)
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo-0"}}
@@ -203,7 +203,7 @@ func TestHolders(t *testing.T) {
 	}
 	_, result, err = reconcile(t, h, later)
 	h.Must(err)
-	if waits := result.Rotations[0].Message; !strings.Contains(waits, desired.KubeconfigSecretName(mine)) ||
+	if waits := result.Rotations[0].Message; !strings.Contains(waits, desired.KubeconfigSecretName(own)) ||
 		strings.Contains(waits, "others") || strings.Contains(waits, "pending") {
 		t.Errorf("kubeconfigs: %+v", result.Rotations)
 	}

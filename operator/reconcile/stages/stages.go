@@ -1,6 +1,3 @@
-// Package stages stores the stages of rotations in the status of a cluster. Package rotation defines the stages and
-// decides when they are entered. Packages rotations and atrest observe, and packages certificates and atrest
-// change the Secrets.
 package stages
 
 import (
@@ -93,7 +90,8 @@ func (k Kind) Stage(cluster *v1alpha1.ApiServerCluster) (rotation.Stage, time.Ti
 }
 
 // Enter writes a stage to the status and records an event. It fails with a conflict if the cluster was updated since it
-// was read, so that two operators never enter different stages.
+// was read, so that two operators never enter different stages. Entering a stage resets the progress of the rewriting,
+// which belongs to the former stage. Stage None removes the field: the rotation is finished.
 func Enter(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, kind Kind,
 	d rotation.Decision, at time.Time,
@@ -135,8 +133,10 @@ type Result struct {
 	Due       []time.Time       // when something becomes due
 }
 
-// Follow enters the stage of a decision if it differs from the observed one, and adds the decision to the result.
-func (r *Result) Follow(
+// Apply enters the stage of a decision if it differs from the observed one, and adds the decision to the result. A
+// decision without an end (Until) waits for something that the operator can only observe again, such as the credentials
+// of a replica, so that Waiting requests frequent reconciliations.
+func (r *Result) Apply(
 	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, kind Kind,
 	o rotation.Observation, d rotation.Decision,
 ) error {

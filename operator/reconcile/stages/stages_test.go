@@ -26,7 +26,7 @@ func TestStages(t *testing.T) {
 			var result Result
 			now = now.Add(time.Minute)
 			o := rotation.Observation{Stage: stage, Since: since, Now: now}
-			h.Must(result.Follow(t.Context(), h.Objects, cluster, kind, o, rotation.Decision{
+			h.Must(result.Apply(t.Context(), h.Objects, cluster, kind, o, rotation.Decision{
 				Next: next, Reason: "requested", Restart: []string{"demo-0"}, Until: now.Add(time.Hour),
 			}))
 			stored, entered := kind.Stage(h.Cluster())
@@ -53,14 +53,14 @@ func TestUnchangedStage(t *testing.T) {
 	h := ownedtest.NewHost(t, ownedtest.NewCluster())
 	h.Refuse = func(string) error { return ownedtest.ErrUnavailable }
 	var result Result
-	stay := rotation.Decision{Next: rotation.Reissue, Waiting: "demo-0 is restarting"}
-	h.Must(result.Follow(t.Context(), h.Objects, h.Cluster(), Encryption,
-		rotation.Observation{Stage: rotation.Reissue}, stay))
+	unchanged := rotation.Decision{Next: rotation.Reissue, Waiting: "demo-0 is restarting"}
+	h.Must(result.Apply(t.Context(), h.Objects, h.Cluster(), Encryption,
+		rotation.Observation{Stage: rotation.Reissue}, unchanged))
 	if result.Entered || !result.Waiting || result.Rotations[0].Message != "demo-0 is restarting" || len(h.Events()) != 0 {
 		t.Errorf("result %+v", result)
 	}
-	err := result.Follow(t.Context(), h.Objects, h.Cluster(), Encryption,
-		rotation.Observation{Stage: rotation.TrustBoth}, stay)
+	err := result.Apply(t.Context(), h.Objects, h.Cluster(), Encryption,
+		rotation.Observation{Stage: rotation.TrustBoth}, unchanged)
 	if !errors.Is(err, ownedtest.ErrUnavailable) || result.Entered || len(h.Events()) != 0 {
 		t.Errorf("a failed write: %v, %+v", err, result)
 	}

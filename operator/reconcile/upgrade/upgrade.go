@@ -1,5 +1,3 @@
-// Package upgrade takes a backup before a change of the image that upgrades etcd, and holds the rollout until it is
-// completed. Package backup has the rules.
 package upgrade
 
 import (
@@ -34,7 +32,7 @@ type Input struct {
 
 // Result is the result of Hold.
 type Result struct {
-	Held        string // why pods with the former image keep it for now; "": they need not
+	Held        string // why pods with the former image keep it for now; "": the upgrade is not held
 	FormerImage string // image of the pods of members that are created while the upgrade is held; "": the next image
 }
 
@@ -46,7 +44,8 @@ type upgrader struct {
 }
 
 // Hold takes the backup before a change of the image, and returns why pods with the former image keep it for now. Pods
-// that are created while the upgrade is held, or if Hold returns an error, get the former image.
+// that are created while the upgrade is held, or if Hold returns an error, get the former image: a member that is
+// replaced at that time must not be the first with the next version.
 func Hold(ctx context.Context, objects owned.Objects, in Input) (result Result, err error) {
 	u := &upgrader{Objects: objects, Input: in, cluster: in.State.Cluster}
 	if in.HasQuorum {
@@ -61,25 +60,30 @@ func Hold(ctx context.Context, objects owned.Objects, in Input) (result Result, 
 	return result, err
 }
 
-// keepHeld returns why pods keep the former image while etcd has no quorum. Without a quorum no backup can be
-// taken and no etcd version is known, so a backup that has been recorded stays required.
+// keepHeld returns why pods keep the former image while etcd has no quorum. Without a quorum no backup can be taken and
+// no etcd version is known, so a backup that has been recorded stays required. It assumes one member with the former
+// image and an unknown version, the case in which backup.BeforeUpgrade is most careful. An image that is not recorded
+// is not held: no upgrade was in progress when the quorum was lost.
 func (u *upgrader) keepHeld(ctx context.Context) (string, error) {
 	recorded := u.cluster.Status.Upgrade
 	if recorded == nil || recorded.Image != u.State.Image {
 		return "", nil
 	}
 	state, message, err := u.backup(ctx)
-	known := backup.Upgrade{Policy: policyOf(u.cluster), Former: []string{""}, Destination: true, Backup: state}
-	if err != nil || backup.BeforeUpgrade(known) == backup.Proceed {
+	change := backup.Upgrade{Policy: policyOf(u.cluster), Former: []string{""}, Destination: true, Backup: state}
+	if err != nil || backup.BeforeUpgrade(change) == backup.Proceed {
 		return "", err
 	}
 	return message, nil
 }
 
-// awaitBackup takes a backup if a backup is required. It returns the reason for which the upgrade waits, or "".
+// awaitBackup takes a backup if a backup is required. It returns the reason for which the upgrade waits, or "". A
+// record of another image belongs to an upgrade that the user has replaced by another one, and is discarded together
+// with its backup requirement. The changes of status.upgrade that are not written here are written with the status at
+// the end of the reconciliation, because nothing acts on them.
 func (u *upgrader) awaitBackup(ctx context.Context) (string, error) {
-	known := u.versions()
-	if u.cluster.ExternalEtcd() || len(known.Former) == 0 {
+	change := u.versions()
+	if u.cluster.ExternalEtcd() || len(change.Former) == 0 {
 		u.cluster.Status.Upgrade = nil // the upgrade is finished or was reverted
 		return "", nil
 	}
@@ -87,18 +91,18 @@ func (u *upgrader) awaitBackup(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	known.Destination = destination != nil
+	change.Destination = destination != nil
 	recorded := u.cluster.Status.Upgrade
 	if recorded != nil && recorded.Image != u.State.Image {
 		recorded, u.cluster.Status.Upgrade = nil, nil
 	}
 	var message string
 	if recorded != nil {
-		if known.Backup, message, err = u.backup(ctx); err != nil {
+		if change.Backup, message, err = u.backup(ctx); err != nil {
 			return "", err
 		}
 	}
-	switch backup.BeforeUpgrade(known) {
+	switch backup.BeforeUpgrade(change) {
 	case backup.SkipBackup:
 		if u.Window != "" {
 			return "", nil // until the window opens, the user may still set a destination
@@ -110,7 +114,7 @@ func (u *upgrader) awaitBackup(ctx context.Context) (string, error) {
 		recorded.Message = message
 		return message, nil
 	}
-	if recorded != nil && known.Backup == backup.UpgradeCompleted {
+	if recorded != nil && change.Backup == backup.UpgradeCompleted {
 		recorded.Message = "Backup " + recorded.BackupName + " is completed"
 	}
 	return "", nil
@@ -125,10 +129,10 @@ func policyOf(cluster *v1alpha1.ApiServerCluster) backup.UpgradePolicy {
 // respond is assumed to have the version of other members with the same image. A member without a pod had the former
 // image if the upgrade is recorded, because pods get that image while the upgrade is held.
 func (u *upgrader) versions() backup.Upgrade {
-	known := backup.Upgrade{Policy: policyOf(u.cluster)}
+	change := backup.Upgrade{Policy: policyOf(u.cluster)}
 	for _, m := range u.Members {
 		if !m.Learner {
-			known.Voters++
+			change.Voters++
 		}
 	}
 	versions := map[string]string{} // by image
@@ -149,15 +153,15 @@ func (u *upgrader) versions() backup.Upgrade {
 		switch {
 		case image == "", image == u.State.Image && version == "":
 		case image == u.State.Image:
-			known.Next = append(known.Next, version)
+			change.Next = append(change.Next, version)
 		default:
-			known.Former = append(known.Former, version)
+			change.Former = append(change.Former, version)
 		}
 	}
-	if len(known.Next) == 0 && u.State.Image == u.Image { // it is the image of this operator
-		known.Next = []string{etcdversion.Version}
+	if len(change.Next) == 0 && u.State.Image == u.Image { // the next image is the image of this operator
+		change.Next = []string{etcdversion.Version}
 	}
-	return known
+	return change
 }
 
 // formerImage returns the image of a member that does not run the next image, or "".
@@ -181,7 +185,8 @@ func imageOf(pod *corev1.Pod) string {
 }
 
 // destination returns the spec of the backup. Its destination is the destination in the cluster's spec or, if the spec
-// has none, the destination of the cluster's first schedule by name. destination returns nil if there is neither.
+// has none, the destination of the cluster's first schedule by name. destination returns nil if there is neither. The
+// order by name makes the choice independent of the cache.
 func (u *upgrader) destination(ctx context.Context) (*v1alpha1.ApiServerBackupSpec, error) {
 	if spec := u.cluster.Spec.Maintenance.UpgradeBackup; spec.Destination != nil {
 		return &v1alpha1.ApiServerBackupSpec{
@@ -204,7 +209,9 @@ func (u *upgrader) destination(ctx context.Context) (*v1alpha1.ApiServerBackupSp
 	return nil, nil
 }
 
-// backup returns the state of the recorded backup, and the message about it for the status.
+// backup returns the state of the recorded backup, and the message about it for the status. A record without a name
+// means that the backup was skipped. A backup of another cluster with the recorded name counts as failed: it must not
+// satisfy the requirement, and only the user can delete it.
 func (u *upgrader) backup(ctx context.Context) (state backup.UpgradeState, message string, err error) {
 	name := u.cluster.Status.Upgrade.BackupName
 	if name == "" {
@@ -234,8 +241,9 @@ func (u *upgrader) backup(ctx context.Context) (state backup.UpgradeState, messa
 	return backup.UpgradePending, "Waiting for backup " + name + " before etcd is upgraded" + reason, nil
 }
 
-// takeBackup records the name of the backup in the status and then creates it. Outside of maintenance windows it
-// only records the name, because a backup that is taken now would be outdated when the rollout begins.
+// takeBackup records the name of the backup in the status and then creates it. Outside of maintenance windows it only
+// records the name, because a backup that is taken now would be outdated when the rollout begins. A name and a former
+// image that are already recorded are kept: the former image is no longer known once no pod runs it.
 func (u *upgrader) takeBackup(ctx context.Context, spec v1alpha1.ApiServerBackupSpec) (string, error) {
 	name := BackupName(u.cluster)
 	if recorded := u.cluster.Status.Upgrade; recorded != nil && recorded.BackupName != "" {

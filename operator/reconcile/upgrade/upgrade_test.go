@@ -241,9 +241,9 @@ func TestPolicies(t *testing.T) {
 				t.Errorf("held by %q, want %q", result.Held, test.held)
 			}
 			b := &v1alpha1.ApiServerBackup{}
-			taken := h.Exists("demo-upgrade-demo-0", b)
-			if taken != (test.claim != "") || taken && b.Spec.Destination.Volume.ClaimName != test.claim {
-				t.Errorf("backup %t: %+v", taken, b.Spec.Destination)
+			exists := h.Exists("demo-upgrade-demo-0", b)
+			if exists != (test.claim != "") || exists && b.Spec.Destination.Volume.ClaimName != test.claim {
+				t.Errorf("backup %t: %+v", exists, b.Spec.Destination)
 			}
 		})
 	}

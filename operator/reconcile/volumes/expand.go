@@ -14,9 +14,10 @@ import (
 	"quorate.dev/operator/reconcile/owned"
 )
 
-// Expand increases the requested size of claims that are smaller than spec.storage.size. The hosting cluster
-// rejects that if the storage class does not allow expansion. The quota of etcd follows the smallest volume, whose size
-// Expand returns, together with the errors of rejected expansions.
+// Expand increases the requested size of claims that are smaller than spec.storage.size. The hosting cluster rejects
+// that if the storage class does not allow expansion. The quota of etcd follows the smallest volume, whose size Expand
+// returns, together with the errors of rejected expansions. A rejection is reported and not an error, because the other
+// claims can still be expanded and the cluster works with its former quota. Volumes are never reduced.
 func Expand(ctx context.Context, objects owned.Objects, state *observed.State) (smallest int64, rejected, err error) {
 	size := state.Cluster.StorageSize()
 	smallest = size.Value()

@@ -1,13 +1,3 @@
-// Package volumes maintains the claims of members: their size, the labels and annotations by which they are found and
-// recognized, and whether they outlive their member. It derives from the annotations whether the data in a volume has
-// acknowledged writes that other members may lack.
-//
-// # Invariants
-//
-//   - Facts that must survive the loss of the cluster's status are in annotations of claims: which member has
-//     started on a volume, with which members it was last healthy, and which acknowledged writes only it has.
-//   - A claim with an annotation of lost or unproven writes is released instead of deleted.
-//   - A claim is deleted only as it was observed: another operator may have marked it since.
 package volumes
 
 import (
@@ -28,9 +18,8 @@ import (
 	"quorate.dev/operator/reconcile/owned"
 )
 
-// Record records facts about the volumes of members in annotations of their claims. The annotations survive the
-// loss of the cluster's status, for example if objects are restored from a backup of the hosting cluster, which has no
-// status.
+// Record records facts about the volumes of members in annotations of their claims. The annotations survive the loss of
+// the cluster's status, for example if objects are restored from a backup of the hosting cluster, which has no status.
 func Record(ctx context.Context, objects owned.Objects, state *observed.State) error {
 	return errors.Join(annotateClaims(ctx, objects, state), forgetReplacedMembers(ctx, objects, state))
 }
@@ -61,10 +50,16 @@ func annotateClaims(ctx context.Context, objects owned.Objects, state *observed.
 	return nil
 }
 
-// claimAnnotations returns the annotations of a claim that the operator maintains and knows at present. Those without a
-// value are removed.
+// claimAnnotations returns the annotations of a claim that the operator maintains and knows at present. Annotations
+// without a value are removed.
+//
+// Nothing is removed while the member is not healthy, because then nothing new is known about its data. Lost writes are
+// cleared once the member runs again: it does not start while it has writes that the others lack, except after a
+// recovery from its data. A healthy member that agrees with the leader has no write that the others lack; at that
+// moment, the runs of the other members are recorded.
 func claimAnnotations(s *observed.State, claim *corev1.PersistentVolumeClaim) map[string]string {
-	annotations := map[string]string{desired.LostWritesAnnotation: s.LostWrites(claim.Name)} // it outlives the pod
+	// The pod also has the message of the member, but the annotation outlives the pod.
+	annotations := map[string]string{desired.LostWritesAnnotation: s.LostWrites(claim.Name)}
 	m := s.Member(claim.Name)
 	if m == nil {
 		return annotations
@@ -75,7 +70,7 @@ func claimAnnotations(s *observed.State, claim *corev1.PersistentVolumeClaim) ma
 	if !m.Healthy {
 		return annotations
 	}
-	annotations[desired.LostWritesAnnotation] = "" // it runs again, after a recovery from its data
+	annotations[desired.LostWritesAnnotation] = "" // the member runs again, after a recovery from its data
 	switch {
 	case s.Agrees(*m):
 		annotations[desired.UnprovenAnnotation] = ""
@@ -88,6 +83,8 @@ func claimAnnotations(s *observed.State, claim *corev1.PersistentVolumeClaim) ma
 }
 
 // forgetReplacedMembers removes the annotation that requests the replacement of members once all of them are replaced.
+// An annotation that stayed would permit the loss of writes of a later member without the user's consent. While the
+// members are unknown, it stays.
 func forgetReplacedMembers(ctx context.Context, objects owned.Objects, state *observed.State) error {
 	list, ok := state.Cluster.Annotations[v1alpha1.ReplaceMembersAnnotation]
 	if !ok || state.EtcdErr != nil {
@@ -107,8 +104,8 @@ func forgetReplacedMembers(ctx context.Context, objects owned.Objects, state *ob
 	return nil
 }
 
-// Replaced reports whether a claim is not the one on which its member has started, because the claim was deleted
-// and created again.
+// Replaced reports whether the member of a claim has started on another claim, because the claim was deleted and
+// created again. The status records the UID of the claim once, when the member has started.
 func Replaced(cluster *v1alpha1.ApiServerCluster, claim *corev1.PersistentVolumeClaim) bool {
 	m := memberStatus(cluster, claim.Name)
 	return m != nil && m.Volume != "" && m.Volume != string(claim.UID)
@@ -116,7 +113,8 @@ func Replaced(cluster *v1alpha1.ApiServerCluster, claim *corev1.PersistentVolume
 
 // MemberRecord returns the known facts about the data of a member, for its next pod, which refuses to start without
 // that data. Data that a restore or a recovery has prepared has a new member ID and a new raft log, so nothing else is
-// known about it.
+// known about it. Without a record, a member could start from an empty or older volume, vote again in a term in which
+// it has voted, and let the cluster lose acknowledged writes.
 func MemberRecord(s *observed.State, name string) desired.MemberRecord {
 	var record desired.MemberRecord
 	claim := s.Claim(name)
@@ -132,13 +130,15 @@ func MemberRecord(s *observed.State, name string) desired.MemberRecord {
 	}
 	id := startedMember(s, claim)
 	record.Started, record.MemberID = id != 0, id
-	if known := Acknowledged(s, name, id); id != 0 {
-		record.Index, record.Term = known.Index, known.Term
+	if newest := Acknowledged(s, name, id); id != 0 {
+		record.Index, record.Term = newest.Index, newest.Term
 	}
 	return record
 }
 
 // startedMember returns the ID of the member that has started on the volume of a claim, or 0 if none is known to have.
+// The member list has the last word: a member that is listed but has not started must start with an empty volume.
+// Without the list, the annotation of the claim, and then the status, show it.
 func startedMember(s *observed.State, claim *corev1.PersistentVolumeClaim) uint64 {
 	if m := s.Member(claim.Name); m != nil {
 		if m.Started {
@@ -156,16 +156,17 @@ func startedMember(s *observed.State, claim *corev1.PersistentVolumeClaim) uint6
 }
 
 // Acknowledged returns the newest state that a member is known to have reached, from the memory of this process and
-// from the status.
+// from the status. The status is updated only every few minutes (package status), so that the memory is usually newer;
+// after a restart of the operator, only the status is left. A state of another member ID belongs to another log.
 func Acknowledged(s *observed.State, name string, id uint64) etcd.Acknowledged {
-	known := s.Acknowledged[id]
+	newest := s.Acknowledged[id]
 	if m := memberStatus(s.Cluster, name); m != nil && m.Acknowledged != nil && observed.ParseMemberID(m.ID) == id {
-		known = known.Newest(etcd.Acknowledged{
+		newest = newest.Newest(etcd.Acknowledged{
 			Index: uint64(m.Acknowledged.Index), Term: uint64(m.Acknowledged.Term), Revision: m.Acknowledged.Revision,
 			Time: m.Acknowledged.Time.Time,
 		})
 	}
-	return known
+	return newest
 }
 
 // memberStatus returns the status of the member with a name, or nil.

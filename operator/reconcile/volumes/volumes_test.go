@@ -75,7 +75,7 @@ func TestExpand(t *testing.T) {
 // TestRelabel checks that the claim of a member is found again after its labels were removed, except in a paused
 // cluster and if it has another owner.
 func TestRelabel(t *testing.T) {
-	known := func(c *v1alpha1.ApiServerCluster) {
+	inStatus := func(c *v1alpha1.ApiServerCluster) {
 		c.Status.Members = []v1alpha1.MemberStatus{{Name: "demo-0"}, {Name: "demo-1"}}
 	}
 	for name, test := range map[string]struct {
@@ -83,11 +83,11 @@ func TestRelabel(t *testing.T) {
 		claim  func(*corev1.PersistentVolumeClaim)
 		found  int
 	}{
-		"labeled":          {known, func(*corev1.PersistentVolumeClaim) {}, 1},
-		"without labels":   {known, func(c *corev1.PersistentVolumeClaim) { c.Labels = nil }, 1},
-		"of another owner": {known, func(c *corev1.PersistentVolumeClaim) { c.Labels, c.OwnerReferences = nil, nil }, 0},
+		"labeled":          {inStatus, func(*corev1.PersistentVolumeClaim) {}, 1},
+		"without labels":   {inStatus, func(c *corev1.PersistentVolumeClaim) { c.Labels = nil }, 1},
+		"of another owner": {inStatus, func(c *corev1.PersistentVolumeClaim) { c.Labels, c.OwnerReferences = nil, nil }, 0},
 		"paused": {func(c *v1alpha1.ApiServerCluster) {
-			known(c)
+			inStatus(c)
 			c.Annotations = map[string]string{
 				v1alpha1.PausedUntilAnnotation: ownedtest.Now().Add(time.Hour).Format(time.RFC3339),
 			}
@@ -104,7 +104,7 @@ func TestRelabel(t *testing.T) {
 		})
 	}
 	start := func(t *testing.T) *ownedtest.Host {
-		h := withClaim(t, known)
+		h := withClaim(t, inStatus)
 		ownedtest.Change(h, "demo-0", &corev1.PersistentVolumeClaim{}, func(c *corev1.PersistentVolumeClaim) {
 			c.Labels = nil
 		})

@@ -211,33 +211,35 @@ func (h *Host) intercepted() client.WithWatch {
 		Get: func(
 			ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption,
 		) error {
-			return unless(h.refused("get", object, key.Name), func() error { return c.Get(ctx, key, object, options...) })
+			return requestUnlessRefused(h.refused("get", object, key.Name), func() error {
+				return c.Get(ctx, key, object, options...)
+			})
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-			return unless(h.refused("list", list, ""), func() error { return c.List(ctx, list, options...) })
+			return requestUnlessRefused(h.refused("list", list, ""), func() error { return c.List(ctx, list, options...) })
 		},
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
 			if creation := object.GetCreationTimestamp(); creation.IsZero() {
 				object.SetCreationTimestamp(metav1.NewTime(Now()))
 			}
-			return unless(h.refused("create", object, object.GetName()), func() error {
+			return requestUnlessRefused(h.refused("create", object, object.GetName()), func() error {
 				return c.Create(ctx, object, options...)
 			})
 		},
 		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
-			return unless(h.refused("update", object, object.GetName()), func() error {
+			return requestUnlessRefused(h.refused("update", object, object.GetName()), func() error {
 				return c.Update(ctx, object, options...)
 			})
 		},
 		Patch: func(
 			ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption,
 		) error {
-			return unless(h.refused("patch", object, object.GetName()), func() error {
+			return requestUnlessRefused(h.refused("patch", object, object.GetName()), func() error {
 				return c.Patch(ctx, object, patch, options...)
 			})
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
-			return unless(h.refused("delete", object, object.GetName()), func() error {
+			return requestUnlessRefused(h.refused("delete", object, object.GetName()), func() error {
 				return c.Delete(ctx, object, options...)
 			})
 		},
@@ -245,15 +247,15 @@ func (h *Host) intercepted() client.WithWatch {
 			ctx context.Context, c client.Client, name string, object client.Object, patch client.Patch,
 			options ...client.SubResourcePatchOption,
 		) error {
-			return unless(h.refused("status", object, object.GetName()), func() error {
+			return requestUnlessRefused(h.refused("status", object, object.GetName()), func() error {
 				return c.SubResource(name).Patch(ctx, object, patch, options...)
 			})
 		},
 	})
 }
 
-// unless returns an error with which a request is refused, or sends the request and returns its error.
-func unless(refused error, request func() error) error {
+// requestUnlessRefused returns an error with which a request is refused, or sends the request and returns its error.
+func requestUnlessRefused(refused error, request func() error) error {
 	if refused != nil {
 		return refused
 	}
@@ -276,13 +278,13 @@ func (h *Host) refused(verb string, object runtime.Object, name string) error {
 func FailEach(t *testing.T, start func(*testing.T) *Host, step func(*Host) error) {
 	t.Helper()
 	var requests []string
-	undisturbed := start(t)
-	undisturbed.Refuse = func(request string) error {
+	reference := start(t)
+	reference.Refuse = func(request string) error {
 		requests = append(requests, request)
 		return nil
 	}
-	undisturbed.Must(step(undisturbed))
-	want := undisturbed.Names()
+	reference.Must(step(reference))
+	want := reference.Names()
 	for failing, request := range requests {
 		h, number := start(t), 0
 		h.Refuse = func(string) error {

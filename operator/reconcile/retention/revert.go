@@ -14,9 +14,16 @@ import (
 	"quorate.dev/operator/reconcile/owned"
 )
 
-// Return marks objects as retained again if the cluster is deleted before its adoption is complete: they are not the
-// cluster's data yet. That holds without the record, too, although the objects then cannot be adopted.
-func Return(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, now time.Time) error {
+// RevertAdoption marks objects as retained again if the cluster is deleted before its adoption is complete: they are
+// not the cluster's data yet. That holds without the record, too, although the objects then cannot be adopted.
+//
+// Without the record, there are three cases. The status records the adoption of another cluster: the objects are the
+// data of this cluster. The cluster has lost its status after the adoption and retains its data: the adoption is
+// recorded again, and Retain keeps the objects under the UID of this cluster. Otherwise, they are marked with the UID
+// of the former cluster, so that nothing deletes them.
+func RevertAdoption(
+	ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiServerCluster, now time.Time,
+) error {
 	if cluster.Adopted() || cluster.Status.Membership != nil {
 		return nil
 	}
@@ -38,7 +45,7 @@ func Return(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiSer
 	if err != nil && cluster.Status.Adoption != nil {
 		return nil // the objects are the data of this cluster
 	}
-	if err != nil && cluster.RetainsData() { // under the UID of this cluster, with a record of its own
+	if err != nil && cluster.RetainsData() { // retain them under the UID of this cluster, with a new record
 		if err := restoreAdoption(ctx, objects, cluster, errNoRecord, now); !errors.Is(err, errNoRecord) {
 			return err
 		}
@@ -49,7 +56,7 @@ func Return(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiSer
 	for i := range claims {
 		after := claims[i].DeepCopy()
 		desired.Detach(cluster, after)
-		desired.Return(former, after)
+		desired.MarkRetained(former, after)
 		if err := objects.PatchClaim(ctx, &claims[i], after); err != nil {
 			return err
 		}
@@ -57,7 +64,7 @@ func Return(ctx context.Context, objects owned.Objects, cluster *v1alpha1.ApiSer
 	for _, secret := range secrets {
 		after := secret.DeepCopy()
 		desired.Detach(cluster, after)
-		desired.Return(former, after)
+		desired.MarkRetained(former, after)
 		if err := objects.Update(ctx, secret, after); err != nil {
 			return err
 		}
