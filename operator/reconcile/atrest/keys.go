@@ -35,9 +35,9 @@ type Keys struct {
 // any other cluster, every replica has to be able to decrypt with a new key before any replica encrypts with it, so
 // that a change goes through the stages. The state and the lost keys are also valid if EnsureKeys returns an error.
 //
-// A lost key is detected before anything is written. A cluster without encryption has no Secret. A restored cluster
-// never counts as new, although it has not stored an object either: its objects are encrypted with the keys of the
-// former cluster, which the restore has put into the Secret.
+// A lost key is detected before anything is written. A cluster that has never encrypted anything has no Secret. A
+// restored cluster never counts as new, although it has not stored an object either: its objects are encrypted with the
+// keys of the former cluster, which the restore has put into the Secret.
 func EnsureKeys(ctx context.Context, objects owned.Objects, s *observed.State, now time.Time) (keys Keys, err error) {
 	cluster, current := s.Cluster, &corev1.Secret{}
 	found, err := objects.Find(ctx, cluster, desired.SecretName(cluster, desired.EncryptionSecret), current)
