@@ -2,11 +2,8 @@ package network
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	policyv1 "k8s.io/api/policy/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/observed"
@@ -26,24 +23,10 @@ func EnsureBudget(ctx context.Context, objects owned.Objects, state *observed.St
 	}
 	wanted := desired.Budget(cluster, voters)
 	current := &policyv1.PodDisruptionBudget{}
-	found, err := objects.Find(ctx, cluster, cluster.Name, current)
-	switch {
-	case wanted == nil && errors.Is(err, owned.ErrForeign):
-		return nil
-	case err != nil:
+	if wanted == nil {
+		current.Name = cluster.Name
+		_, err := objects.Remove(ctx, cluster, current)
 		return err
-	case wanted == nil && found:
-		if err := objects.Client.Delete(ctx, current); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete the disruption budget: %w", err)
-		}
-		return nil
-	case wanted == nil:
-		return nil
-	case !found:
-		return objects.Create(ctx, cluster, wanted)
 	}
-	after := current.DeepCopy()
-	owned.SetLabels(after, wanted)
-	after.Spec = wanted.Spec
-	return objects.Update(ctx, current, after)
+	return objects.Ensure(ctx, cluster, wanted, current, func() { current.Spec = wanted.Spec })
 }

@@ -3,10 +3,8 @@ package network
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	networkingv1 "k8s.io/api/networking/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
@@ -37,25 +35,10 @@ func ensurePolicy(
 	wanted *networkingv1.NetworkPolicy,
 ) error {
 	current := &networkingv1.NetworkPolicy{}
-	found, err := objects.Find(ctx, cluster, name, current)
-	switch {
-	case wanted == nil && errors.Is(err, owned.ErrForeign):
-		return nil
-	case err != nil:
+	if wanted == nil {
+		current.Name = name
+		_, err := objects.Remove(ctx, cluster, current)
 		return err
-	case wanted == nil && found:
-		err := objects.Client.Delete(ctx, current, client.Preconditions{UID: &current.UID})
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete network policy %s: %w", name, err)
-		}
-		return nil
-	case wanted == nil:
-		return nil
-	case !found:
-		return objects.Create(ctx, cluster, wanted)
 	}
-	after := current.DeepCopy()
-	owned.SetLabels(after, wanted)
-	after.Spec = wanted.Spec
-	return objects.Update(ctx, current, after)
+	return objects.Ensure(ctx, cluster, wanted, current, func() { current.Spec = wanted.Spec })
 }

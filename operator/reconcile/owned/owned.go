@@ -118,22 +118,34 @@ func (o Objects) Update(ctx context.Context, before, after client.Object) error 
 	return nil
 }
 
-// EnsureSecret creates a Secret, or updates the data of the existing one.
-func (o Objects) EnsureSecret(
-	ctx context.Context, cluster *v1alpha1.ApiServerCluster, wanted *corev1.Secret,
+// Ensure creates an object, or updates it: it reads the existing object into current, calls set, which sets fields of
+// current to the wanted values, and writes current if that has changed it. Fields that set does not touch keep their
+// values, such as defaults and fields of other clients.
+func (o Objects) Ensure(
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster, wanted, current client.Object, set func(),
 ) error {
-	current := &corev1.Secret{}
-	found, err := o.Find(ctx, cluster, wanted.Name, current)
+	found, err := o.Find(ctx, cluster, wanted.GetName(), current)
 	if err != nil {
 		return err
 	}
 	if !found {
 		return o.Create(ctx, cluster, wanted)
 	}
-	after := current.DeepCopy()
-	after.Data = wanted.Data
-	SetLabels(after, wanted)
-	return o.Update(ctx, current, after)
+	before, ok := current.DeepCopyObject().(client.Object)
+	if !ok {
+		return fmt.Errorf("%T is no object", current)
+	}
+	set()
+	SetLabels(current, wanted)
+	return o.Update(ctx, before, current)
+}
+
+// EnsureSecret creates a Secret, or updates the data of the existing one.
+func (o Objects) EnsureSecret(
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster, wanted *corev1.Secret,
+) error {
+	current := &corev1.Secret{}
+	return o.Ensure(ctx, cluster, wanted, current, func() { current.Data = wanted.Data })
 }
 
 // SetLabels adds the desired labels to an object and keeps its other labels.
@@ -241,7 +253,9 @@ func (o Objects) Remove(ctx context.Context, cluster *v1alpha1.ApiServerCluster,
 	if err != nil || !found {
 		return false, err
 	}
-	err = o.Client.Delete(ctx, object, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	uid := object.GetUID()
+	err = o.Client.Delete(ctx, object, client.PropagationPolicy(metav1.DeletePropagationBackground),
+		client.Preconditions{UID: &uid})
 	if client.IgnoreNotFound(err) != nil {
 		return true, fmt.Errorf("delete %s: %w", object.GetName(), err)
 	}
