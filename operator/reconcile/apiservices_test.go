@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/client-go/util/cert"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,18 +20,15 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/pki"
+	"quorate.dev/operator/reconcile/owned/ownedtest"
 )
 
 // newHosted returns a client of the simulated API inside the cluster.
 func newHosted(t *testing.T) client.Client {
 	t.Helper()
-	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, apiregistrationv1.AddToScheme} {
-		if err := add(s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return fake.NewClientBuilder().WithScheme(s).WithStatusSubresource(&apiregistrationv1.APIService{}).Build()
+	return fake.NewClientBuilder().WithScheme(ownedtest.NewScheme(t)).
+		WithTypeConverters(managedfields.NewDeducedTypeConverter()).
+		WithStatusSubresource(&apiregistrationv1.APIService{}).Build()
 }
 
 func (c *cluster) address(name string) {

@@ -23,7 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -40,6 +40,7 @@ import (
 	"quorate.dev/operator/reconcile/apiservices"
 	"quorate.dev/operator/reconcile/configuration"
 	"quorate.dev/operator/reconcile/outcome"
+	"quorate.dev/operator/reconcile/owned/ownedtest"
 )
 
 var update = flag.Bool("update", false, "rewrite the results in the scripts")
@@ -60,17 +61,10 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		scheme.AddToScheme, v1alpha1.AddToScheme, apiregistrationv1.AddToScheme,
-	} {
-		if err := add(s); err != nil {
-			t.Fatal(err)
-		}
-	}
 	c := &cluster{
 		t: t, clock: clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
-		client: fake.NewClientBuilder().WithScheme(s).
+		client: fake.NewClientBuilder().WithScheme(ownedtest.NewScheme(t)).
+			WithTypeConverters(managedfields.NewDeducedTypeConverter()).
 			WithStatusSubresource(&v1alpha1.ApiServerCluster{}, &corev1.Pod{}, &apiregistrationv1.APIService{}).Build(),
 	}
 	c.hosted, c.served = newHosted(t), map[string]bool{}

@@ -16,7 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,6 +29,7 @@ import (
 	"quorate.dev/operator/backup"
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/membership"
+	"quorate.dev/operator/reconcile/owned/ownedtest"
 )
 
 // environment is a simulated hosting cluster with the ApiServerCluster demo, whose etcd has a quorum.
@@ -42,12 +43,6 @@ type environment struct {
 
 func newEnvironment(t *testing.T) *environment {
 	t.Helper()
-	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(s); err != nil {
-			t.Fatal(err)
-		}
-	}
 	pair, err := age.GenerateX25519Identity()
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +56,8 @@ func newEnvironment(t *testing.T) *environment {
 	e := &environment{
 		t: t, clock: clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)), identity: pair.String(),
 	}
-	e.client = fake.NewClientBuilder().WithScheme(s).WithStatusSubresource(&v1alpha1.ApiServerBackup{},
+	e.client = fake.NewClientBuilder().WithScheme(ownedtest.NewScheme(t)).
+		WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithStatusSubresource(&v1alpha1.ApiServerBackup{},
 		&v1alpha1.ApiServerBackupSchedule{}, &corev1.Pod{}).WithObjects(cluster,
 		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "backups"}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo-service-account"}, Data: map[string][]byte{
