@@ -83,13 +83,15 @@ func TestFlags(t *testing.T) {
 func TestEmulation(t *testing.T) {
 	t.Parallel()
 	current := preflight.Emulation(parse(t))
-	if current.Version.EmulationVersion().Minor() == 0 || current.ForwardCompatible || current.RuntimeConfigForwardCompatible {
+	release := current.Version.EmulationVersion()
+	if release.Minor() == 0 || current.ForwardCompatible || current.RuntimeConfigForwardCompatible {
 		t.Errorf("by default: got %+v", current)
 	}
-	previous := current.Version.EmulationVersion().SubtractMinor(1)
+	previous := release.SubtractMinor(1)
 	emulated := preflight.Emulation(parse(t, "emulated-version="+previous.String(), "emulation-forward-compatible=true",
 		"runtime-config-emulation-forward-compatible=true"))
-	if !emulated.Version.EmulationVersion().EqualTo(previous) || !emulated.ForwardCompatible || !emulated.RuntimeConfigForwardCompatible {
+	if !emulated.Version.EmulationVersion().EqualTo(previous) || !emulated.ForwardCompatible ||
+		!emulated.RuntimeConfigForwardCompatible {
 		t.Errorf("got %+v, want version %v and both flags", emulated, previous)
 	}
 }

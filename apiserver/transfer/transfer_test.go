@@ -52,11 +52,9 @@ type call struct {
 	verb, body  string
 	subresource string
 	contentType string
-	// without the header of transfers
-	plain bool
-	// groups of the user; nil: system:masters. anonymous: no user.
-	groups    []string
-	anonymous bool
+	plain       bool     // without the header of transfers
+	groups      []string // groups of the user; nil: system:masters
+	anonymous   bool     // without a user
 }
 
 // send returns the status code and the body of the response to a call.
@@ -139,7 +137,9 @@ func TestGuard(t *testing.T) {
 	settled := *w.match.Definition
 	settled.Transferring = false
 	w.match.Definition = &settled
-	for _, c := range []call{{verb: "watch", plain: true}, {verb: "update"}, {verb: "delete"}, {verb: "get", anonymous: true}} {
+	for _, c := range []call{
+		{verb: "watch", plain: true}, {verb: "update"}, {verb: "delete"}, {verb: "get", anonymous: true},
+	} {
 		if code, body := w.send(t, c); code != http.StatusOK || body != "served" {
 			t.Errorf("%+v after the transfer: got %d %s", c, code, body)
 		}

@@ -40,7 +40,8 @@ func newConfigMap(name, n string) *core.ConfigMap {
 // configuration returns the configuration of a ConfigMap for Apply, whose key "n" has a value.
 func configuration(name, n string) any {
 	return map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]string{"name": name}, "data": map[string]string{"n": n},
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]string{"name": name},
+		"data": map[string]string{"n": n},
 	}
 }
 
@@ -201,7 +202,10 @@ func TestWrites(t *testing.T) {
 		{"apply that creates", apply(configuration("b", "1"), resource.WriteOptions{}), "b=1", nil, "a=2 b=1"},
 		{"update of an applied field", update("b", setN("2"), resource.WriteOptions{}), "b=2", nil, "a=2 b=2"},
 		{"apply that overwrites it", apply(configuration("b", "3"), resource.WriteOptions{}), "b=3", nil, "a=2 b=3"},
-		{"apply without a name", apply(map[string]string{"apiVersion": "v1", "kind": "ConfigMap"}, dry), "b=", nil, "a=2 b=3"},
+		{
+			"apply without a name", apply(map[string]string{"apiVersion": "v1", "kind": "ConfigMap"}, dry), "b=", nil,
+			"a=2 b=3",
+		},
 		{"apply of a list", apply([]string{"x"}, resource.WriteOptions{}), "", apierrors.IsBadRequest, "a=2 b=3"},
 		{
 			"apply of what is no JSON", apply(func() {}, resource.WriteOptions{}), "",

@@ -125,7 +125,7 @@ func TestScan(t *testing.T) {
 		{field: "status.phase=Pending", want: "default/a default/b default/c other/a", visited: 4},
 		{field: "status.phase=Running", visited: 4},
 
-		// One more entry than the page has tells whether there is a next page.
+		// A scan visits one entry after the page to find out whether there is a next page.
 		{limit: 2, want: "default/a default/b +", visited: 3},
 		{limit: 4, want: "default/a default/b default/c other/a", visited: 4},
 		{limit: 5, want: "default/a default/b default/c other/a", visited: 4},
