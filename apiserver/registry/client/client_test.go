@@ -295,7 +295,7 @@ func TestConcurrentUpdates(t *testing.T) {
 	}
 }
 
-// calling returns the calls of all methods, each with a key and a context.
+// calling returns a call of each method of a client, by its name.
 func calling(c *client.Client) map[string]func(context.Context, resource.Key) error {
 	return map[string]func(context.Context, resource.Key) error{
 		"Get": func(ctx context.Context, key resource.Key) error {
@@ -335,23 +335,6 @@ func TestUnknownResource(t *testing.T) {
 				t.Errorf("%s of %s %s: got the error %v", name, key.GroupResource, key.Subresource, err)
 			}
 		}
-	}
-}
-
-// TestCallsEndWithTheContext calls all methods with an ended context. Nothing is written.
-func TestCallsEndWithTheContext(t *testing.T) {
-	t.Parallel()
-	s := builtintest.NewServer(t, builtin.Options{}, nil)
-	succeeds(t)(s.Create(t.Context(), keyOf(""), newConfigMap("a", "1"), resource.WriteOptions{}))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for name, call := range calling(s.Client) {
-		if err := call(ctx, keyOf("a")); err == nil {
-			t.Errorf("%s succeeds", name)
-		}
-	}
-	if got := list(t, s, keyOf(""), resource.ReadOptions{}); got != "a=1" {
-		t.Errorf("stored are %s", got)
 	}
 }
 
