@@ -18,7 +18,7 @@ const consistencyJitter = 0.5
 // checkConsistency compares all caches that are ready with the store, one after the other, at intervals until ctx
 // ends.
 func (c *Caches) checkConsistency(ctx context.Context) {
-	for c.checks > 0 {
+	for c.checks > 0 && ctx.Err() == nil {
 		c.sleep(ctx, wait.Jitter(c.checks, consistencyJitter))
 		for _, cache := range *c.byPath.Load() {
 			if ctx.Err() != nil {

@@ -191,7 +191,10 @@ func (c *Client) Delete(ctx context.Context, key resource.Key, options *metav1.D
 	if err != nil {
 		return err
 	}
-	write := registry.WriteOptions{DryRun: options != nil && len(options.DryRun) > 0, Internal: true}
+	if options == nil {
+		options = &metav1.DeleteOptions{}
+	}
+	write := registry.WriteOptions{DryRun: len(options.DryRun) > 0, Internal: true}
 	event := c.beginAudit(ctx, t, "delete")
 	_, err = c.options.Registry.Delete(withRequestInfo(ctx, t, "delete"), t, options, write)
 	event.Complete(nil, err)
