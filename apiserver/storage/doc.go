@@ -31,8 +31,11 @@
 // Delete whose earlier attempt may have succeeded: its condition, the ModRevision of the key, holds for at most one of
 // the attempts. The condition of a creation, that the key does not exist, is satisfied again after a deletion: an
 // attempt that the network has delayed would create the object a second time. Creations therefore also depend on the
-// ModRevision of barrierKey, which is written each time before they are repeated. After that write, no earlier attempt
-// has an effect.
+// ModRevision of barrierKey, which is written each time before they are repeated; all replicas use the revision that
+// the first of them writes. After that write, no earlier attempt has an effect. An earlier attempt that had an effect
+// has been answered by then, because responses arrive in the order in which etcd applies the writes. The exception is
+// a member that receives a snapshot in the meantime, which answers no write that it contains: such a creation is
+// repeated, and creates the object again if it was deleted within these seconds.
 //
 // # Life of a read
 //

@@ -45,49 +45,83 @@ func (s *Store) RepeatLostWrites(ctx context.Context, changed func() <-chan stru
 		}
 		next = changed()
 		creations, others := s.inFlight.list()
+		outdated := s.barrier.Load()
 		select {
 		case <-ctx.Done():
 			return
 		case <-clock.After(handoverGrace):
 		}
-		s.inFlight.repeat(others, s.barrier.Load())
-		if s.raiseBarrierWhile(ctx, next, func() bool { return s.inFlight.has(creations) }) {
-			s.inFlight.repeat(creations, s.barrier.Load())
+		s.inFlight.repeat(others, outdated)
+		barrier := s.raiseBarrierWhile(ctx, outdated, next, func() bool { return s.inFlight.mayRepeat(creations) })
+		if barrier > 0 {
+			s.inFlight.repeat(creations, barrier)
 		}
 	}
 }
 
-// raiseBarrierWhile raises the barrier. After an error, for instance because the database is full, it tries again
-// with a growing delay. It returns false when the barrier is no longer needed, the leader changes again, or ctx ends.
-func (s *Store) raiseBarrierWhile(ctx context.Context, changed <-chan struct{}, needed func() bool) bool {
+// raiseBarrierWhile raises the barrier above a revision, and returns its revision. After an error, for instance because
+// the database is full, it tries again with a growing delay. It returns 0 when the barrier is no longer needed, the
+// leader changes again, or ctx ends.
+func (s *Store) raiseBarrierWhile(
+	ctx context.Context, outdated int64, changed <-chan struct{}, needed func() bool,
+) int64 {
 	for delay := dropPause; needed(); delay = min(2*delay, barrierTimeout) {
-		if s.raiseBarrier(ctx) == nil {
-			return true
+		if barrier, err := s.raiseBarrier(ctx, outdated); err == nil {
+			return barrier
 		}
 		select {
 		case <-ctx.Done():
-			return false
+			return 0
 		case <-changed:
-			return false
+			return 0
 		case <-time.After(delay):
 		}
 	}
-	return false
+	return 0
 }
 
-// raiseBarrier writes barrierKey, so that creations which were sent before and have had no effect fail.
-func (s *Store) raiseBarrier(ctx context.Context) error {
+// raiseBarrier writes barrierKey unless its revision is above outdated, and returns the revision. Creations that depend
+// on outdated, or on an earlier revision, and have had no effect fail from then on. All replicas raise the barrier
+// after a change of the leader: if each of them wrote barrierKey, it would make the repeated creations of the others
+// fail.
+func (s *Store) raiseBarrier(ctx context.Context, outdated int64) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, barrierTimeout)
 	defer cancel()
-	response, err := s.client.Put(ctx, barrierKey, "")
-	if err == nil {
-		s.barrier.Store(response.Header.Revision)
+	response, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(barrierKey), "<", outdated+1)).
+		Then(clientv3.OpPut(barrierKey, "")).Else(clientv3.OpGet(barrierKey, clientv3.WithKeysOnly())).Commit()
+	if err != nil {
+		return 0, err
 	}
-	return err
+	barrier := response.Header.Revision
+	if !response.Succeeded {
+		barrier = barrierIn(response)
+	}
+	s.observeBarrier(barrier)
+	return barrier, nil
 }
 
-// inFlight has the writes to which etcd has not responded. Invariant: a write is removed when the first attempt is
-// answered, and is not repeated from then on.
+// barrierIn returns the ModRevision of barrierKey in the response to a transaction that has read the key, or 0 if the
+// key does not exist.
+func barrierIn(response *clientv3.TxnResponse) int64 {
+	if kvs := response.Responses[0].GetResponseRange().Kvs; len(kvs) == 1 {
+		return kvs[0].ModRevision
+	}
+	return 0
+}
+
+// observeBarrier records a revision of barrierKey. The recorded revision never decreases, because responses may be
+// observed in another order than their revisions.
+func (s *Store) observeBarrier(revision int64) {
+	for {
+		known := s.barrier.Load()
+		if revision <= known || s.barrier.CompareAndSwap(known, revision) {
+			return
+		}
+	}
+}
+
+// inFlight has the writes to which etcd has not responded. Invariant: a write is removed when an attempt has succeeded,
+// or when all attempts are answered, and is not repeated from then on.
 type inFlight struct {
 	mu     sync.Mutex
 	last   int
@@ -97,9 +131,10 @@ type inFlight struct {
 // write is a write without a response. A creation is repeated only after the barrier has been raised.
 type write struct {
 	creation bool
-	// repeat makes the attempt with a number, counted from 1. The sends of the attempt depend on the given revision of
-	// the barrier.
-	repeat  func(number int, barrier int64)
+	// repeat makes the attempt with a number, counted from 1. The sends of the attempt of a creation depend on the given
+	// revision of the barrier.
+	repeat  func(attempt int, barrier int64)
+	number  int
 	repeats int // number of the last attempt that repeat has made
 }
 
@@ -117,23 +152,36 @@ func (f *inFlight) enable() {
 	}
 }
 
-// add adds a write. It returns the function answered, which must be called when the first attempt is answered: answered
-// removes the write, and returns the number of its repetitions. While writes are not repeated, add does nothing.
-func (f *inFlight) add(w *write) (answered func() int) {
+// add adds a write. While writes are not repeated, add does nothing.
+func (f *inFlight) add(w *write) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.writes == nil {
-		return func() int { return 0 }
+		return
 	}
 	f.last++
-	number := f.last
-	f.writes[number] = w
-	return func() int {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.writes, number)
-		return w.repeats
+	w.number = f.last
+	f.writes[w.number] = w
+}
+
+// remove removes a write, and returns the number of its repetitions.
+func (f *inFlight) remove(w *write) (repeats int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.writes, w.number)
+	return w.repeats
+}
+
+// removeAnswered removes a write if a number of repetitions has been answered and there are no others. It reports
+// whether it has removed the write.
+func (f *inFlight) removeAnswered(w *write, answered int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w.repeats > answered {
+		return false
 	}
+	delete(f.writes, w.number)
+	return true
 }
 
 // list returns the numbers of the creations, and the numbers of all other writes.
@@ -150,13 +198,13 @@ func (f *inFlight) list() (creations, others []int) {
 	return creations, others
 }
 
-// has reports whether any of the given writes is still in flight.
-func (f *inFlight) has(numbers []int) bool {
+// mayRepeat reports whether repeat would send any of the given writes.
+func (f *inFlight) mayRepeat(numbers []int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.ContainsFunc(numbers, func(number int) bool {
-		_, present := f.writes[number]
-		return present
+		w, present := f.writes[number]
+		return present && w.repeats < maxRepeats
 	})
 }
 
@@ -204,8 +252,12 @@ func (s *Store) commit(
 func (s *Store) commitCreation(
 	ctx context.Context, conditions []clientv3.Cmp, operation clientv3.Op,
 ) (*clientv3.TxnResponse, error) {
-	if !s.inFlight.enabled() {
-		return s.commit(ctx, conditions, operation)
+	if !s.inFlight.enabled() { // not commit, which would repeat the write without a barrier once that is enabled
+		o := untilAccepted(ctx, func() outcome {
+			response, err := s.client.Txn(ctx).If(conditions...).Then(operation).Commit()
+			return outcome{response: response, err: err}
+		})
+		return o.response, o.err
 	}
 	for {
 		o, pending := s.run(ctx, true, func(ctx context.Context, barrier int64) outcome {
@@ -230,68 +282,64 @@ func (s *Store) commitCreation(
 func (s *Store) endOtherAttempts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	if s.raiseBarrierWhile(ctx, nil, func() bool { return true }) {
+	if s.raiseBarrierWhile(ctx, s.barrier.Load(), nil, func() bool { return true }) > 0 {
 		return nil
 	}
 	return ctx.Err()
 }
 
 // isOutdated reports whether a creation has failed because the barrier was raised since, by this process or another
-// one. It takes over the new revision of the barrier, so that the creation can be sent again.
+// one. It records the new revision of the barrier, so that the creation can be sent again.
 func (s *Store) isOutdated(o outcome) bool {
-	var current int64
-	if kvs := o.response.Responses[0].GetResponseRange().Kvs; len(kvs) == 1 {
-		current = kvs[0].ModRevision
-	}
-	if current == o.barrier {
-		return false
-	}
-	s.barrier.Store(current)
-	return true
+	current := barrierIn(o.response)
+	s.observeBarrier(current)
+	return current != o.barrier
 }
 
 // run sends a transaction, and again whenever RepeatLostWrites demands it. pending means that an attempt has succeeded
 // and that a later one may still have an effect.
 //
-// Invariants: all sends of one attempt depend on the same revision of the barrier. The first attempt uses a revision
-// from before the write was added to inFlight, and each repetition the revision of the barrier that RepeatLostWrites
-// has raised just before; an attempt that succeeds therefore shows that no earlier attempt will.
+// Invariants of a creation: all sends of one attempt depend on the same revision of the barrier. The first attempt uses
+// a revision from before the write was added to inFlight. RepeatLostWrites raises the barrier above the revisions of all
+// earlier attempts before it makes the next one; an attempt that succeeds therefore shows that no earlier attempt will
+// have an effect.
 func (s *Store) run(
 	ctx context.Context, creation bool, send func(ctx context.Context, barrier int64) outcome,
 ) (o outcome, pending bool) {
 	attempts, abandon := context.WithCancel(ctx)
 	defer abandon()
 	repeated := make(chan outcome, maxRepeats)
-	barrier := s.barrier.Load()
-	answered := s.inFlight.add(&write{creation: creation, repeat: func(number int, barrier int64) {
+	w := &write{creation: creation}
+	w.repeat = func(attempt int, barrier int64) {
 		next := untilAccepted(attempts, func() outcome { return send(attempts, barrier) })
-		next.attempt = number
+		next.attempt = attempt
+		if next.succeeded() {
+			s.inFlight.remove(w)
+		}
 		repeated <- next
 		if next.succeeded() {
 			abandon() // the other attempts are lost, have no effect, or are pending
 		}
-	}})
-	first := untilAccepted(attempts, func() outcome { return send(attempts, barrier) })
-	repeats := answered()
-	if repeats == 0 {
-		return first, false
 	}
-	o = decisive(first, repeated, repeats)
-	return o, o.succeeded() && o.attempt < repeats
+	barrier := s.barrier.Load()
+	s.inFlight.add(w)
+	o = untilAccepted(attempts, func() outcome { return send(attempts, barrier) })
+	for answered := 0; !o.succeeded() && !s.inFlight.removeAnswered(w, answered); answered++ {
+		o = decisive(o, <-repeated)
+	}
+	return o, o.succeeded() && o.attempt < s.inFlight.remove(w)
 }
 
-// decisive returns the outcome of a transaction whose first attempt was repeated: the outcome of an attempt that has
-// succeeded, or else an uncertain outcome, or else the outcome of the last attempt. It waits for outcomes until an
-// attempt has succeeded.
-func decisive(first outcome, repeated <-chan outcome, repeats int) outcome {
-	best := first
-	for n := 0; n < repeats && !best.succeeded(); n++ {
-		next := <-repeated
-		if next.succeeded() || !best.isUncertain() && (next.isUncertain() || next.attempt > best.attempt) {
-			best = next
-		}
+// decisive returns the outcome that tells more about a transaction: the outcome of an attempt that has succeeded, or
+// else an uncertain outcome, or else the outcome of the later attempt.
+func decisive(a, b outcome) outcome {
+	switch {
+	case a.succeeded() || !b.succeeded() && a.isUncertain():
+		return a
+	case b.succeeded() || b.isUncertain() || b.attempt > a.attempt:
+		return b
 	}
-	return best
+	return a
 }
 
 // untilAccepted sends a transaction again as long as raft drops it. A dropped transaction has not been applied.

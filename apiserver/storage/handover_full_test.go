@@ -3,6 +3,7 @@ package storage_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -22,11 +23,11 @@ import (
 func TestLostWritesWithoutBarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := clientv3.NewCtxClient(t.Context())
-		lost, puts := 2, 0
+		lost, raises := 2, 0
 		client.KV = &transactions{
 			KV: clientv3.NewKVFromKVClient(nil, client),
-			put: func() error {
-				puts++
+			raise: func() error {
+				raises++
 				return rpctypes.ErrNoSpace
 			},
 			commit: func(ctx context.Context, _ clientv3.Txn) (*clientv3.TxnResponse, error) {
@@ -67,24 +68,30 @@ func TestLostWritesWithoutBarrier(t *testing.T) {
 		}
 		<-time.After(time.Minute)
 		synctest.Wait()
-		if puts == 0 || puts > 20 {
-			t.Errorf("got %d attempts to raise the barrier, want a few during the 7 s of the creation", puts)
+		if raises == 0 || raises > 20 {
+			t.Errorf("got %d attempts to raise the barrier, want a few during the 7 s of the creation", raises)
 		}
 	})
 }
 
-// barrier is an etcd of which only the revision changes: each Put succeeds.
+// barrier is an etcd that has only the barrier. Each transaction raises the barrier.
 type barrier struct {
 	clientv3.KV
 	revision atomic.Int64
 }
 
-func (b *barrier) Put(context.Context, string, string, ...clientv3.OpOption) (*clientv3.PutResponse, error) {
-	return &clientv3.PutResponse{Header: &etcdserverpb.ResponseHeader{Revision: b.revision.Add(1)}}, nil
+func (b *barrier) Txn(context.Context) clientv3.Txn { return b }
+func (b *barrier) If(...clientv3.Cmp) clientv3.Txn  { return b }
+func (b *barrier) Then(...clientv3.Op) clientv3.Txn { return b }
+func (b *barrier) Else(...clientv3.Op) clientv3.Txn { return b }
+func (b *barrier) Commit() (*clientv3.TxnResponse, error) {
+	header := &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: b.revision.Add(1)}
+	return &clientv3.TxnResponse{Header: header, Succeeded: true}, nil
 }
 
 // TestWritesLostAgain changes the leader several times. Each change loses the attempt that was sent after the previous
-// one. The write succeeds with the first attempt that is not lost, after less than a second for each change.
+// one. The write succeeds with the first attempt that is not lost, after less than a second for each change, also if
+// etcd refuses the first attempt in the meantime.
 func TestWritesLostAgain(t *testing.T) {
 	writes := map[string]func(context.Context, *storage.Store) (int64, error){
 		"creation": func(ctx context.Context, store *storage.Store) (int64, error) {
@@ -95,52 +102,89 @@ func TestWritesLostAgain(t *testing.T) {
 		},
 	}
 	for name, write := range writes {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const changes = 3
-				client := clientv3.NewCtxClient(t.Context())
-				var sent atomic.Int64
-				client.KV = &transactions{
-					KV: &barrier{KV: clientv3.NewKVFromKVClient(nil, client)},
-					commit: func(ctx context.Context, _ clientv3.Txn) (*clientv3.TxnResponse, error) {
-						if sent.Add(1) <= changes {
-							<-ctx.Done()
-							return nil, ctx.Err()
-						}
-						header := &etcdserverpb.ResponseHeader{ClusterId: 1, MemberId: 1, Revision: 2}
-						return &clientv3.TxnResponse{Header: header, Succeeded: true}, nil
-					},
-				}
-				store := storage.New(client, "/registry")
-				var next atomic.Pointer[chan struct{}]
-				renew := func() (previous *chan struct{}) {
-					channel := make(chan struct{})
-					return next.Swap(&channel)
-				}
-				renew()
-				go store.RepeatLostWrites(t.Context(), func() <-chan struct{} { return *next.Load() }, clock.RealClock{})
-				synctest.Wait()
-
-				ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
-				defer cancel()
-				began := time.Now()
-				done := make(chan error, 1)
-				go func() {
-					_, err := write(ctx, store)
-					done <- err
-				}()
-				for range changes {
-					synctest.Wait()
-					close(*renew())
-					<-time.After(500 * time.Millisecond)
-				}
-				if err := <-done; err != nil || time.Since(began) > changes*time.Second {
-					t.Errorf("got %v after %v", err, time.Since(began))
-				}
-				if got := sent.Load(); got != changes+1 {
-					t.Errorf("the write was sent %d times, want %d", got, changes+1)
-				}
+		for _, refused := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, first attempt refused: %t", name, refused), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { loseAgain(t, write, refused) })
 			})
-		})
+		}
+	}
+}
+
+func loseAgain(t *testing.T, write func(context.Context, *storage.Store) (int64, error), refused bool) {
+	const changes = 3
+	client := clientv3.NewCtxClient(t.Context())
+	var sent atomic.Int64
+	second := make(chan struct{})
+	client.KV = &transactions{KV: &barrier{},
+		commit: func(ctx context.Context, _ clientv3.Txn) (*clientv3.TxnResponse, error) {
+			attempt := sent.Add(1)
+			switch {
+			case attempt == 1 && refused:
+				<-second
+				return nil, rpctypes.ErrNoSpace
+			case attempt == 2:
+				close(second)
+			}
+			if attempt <= changes {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			header := &etcdserverpb.ResponseHeader{ClusterId: 1, MemberId: 1, Revision: 2}
+			return &clientv3.TxnResponse{Header: header, Succeeded: true}, nil
+		},
+	}
+	store := storage.New(client, "/registry")
+	var next atomic.Pointer[chan struct{}]
+	renew := func() (previous *chan struct{}) {
+		channel := make(chan struct{})
+		return next.Swap(&channel)
+	}
+	renew()
+	go store.RepeatLostWrites(t.Context(), func() <-chan struct{} { return *next.Load() }, clock.RealClock{})
+	synctest.Wait()
+
+	ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
+	defer cancel()
+	began := time.Now()
+	done := make(chan error, 1)
+	go func() {
+		_, err := write(ctx, store)
+		done <- err
+	}()
+	for range changes {
+		synctest.Wait()
+		close(*renew())
+		<-time.After(500 * time.Millisecond)
+	}
+	if err := <-done; err != nil || time.Since(began) > changes*time.Second {
+		t.Errorf("got %v after %v", err, time.Since(began))
+	}
+	if got := sent.Load(); got != changes+1 {
+		t.Errorf("the write was sent %d times, want %d", got, changes+1)
+	}
+}
+
+// TestBarrierOfOtherReplicas changes the leader while a creation waits for its response. Another replica raises the
+// barrier first. This replica uses the same revision, so that the repeated creations of both succeed.
+func TestBarrierOfOtherReplicas(t *testing.T) {
+	h := newHandover(t, func(ctx context.Context, _ clientv3.Txn, _ <-chan struct{}) (*clientv3.TxnResponse, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	var theirs int64
+	h.raise = func() error {
+		response, err := h.client.Put(t.Context(), barrierKey, "")
+		if err == nil {
+			theirs = response.Header.Revision
+		}
+		return err
+	}
+	h.begin(t.Context())
+	if _, err := h.store.Create(t.Context(), "pods/a", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	barrier, err := h.client.Get(t.Context(), barrierKey)
+	if err != nil || barrier.Kvs[0].ModRevision != theirs {
+		t.Errorf("the barrier has revision %v, want %d: %v", barrier, theirs, err)
 	}
 }

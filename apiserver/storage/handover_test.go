@@ -18,36 +18,31 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
+// barrierKey is the key on which creations depend.
+const barrierKey = "quorate.dev/handover"
+
 // transactions is a client whose transactions are committed by a function.
 type transactions struct {
 	clientv3.KV
 	commit func(context.Context, clientv3.Txn) (*clientv3.TxnResponse, error)
-	put    func() error // if not nil, its errors refuse the other writes
-}
-
-func (s *transactions) Put(
-	ctx context.Context, key, value string, options ...clientv3.OpOption,
-) (*clientv3.PutResponse, error) {
-	if s.put != nil {
-		if err := s.put(); err != nil {
-			return nil, err
-		}
-	}
-	return s.KV.Put(ctx, key, value, options...)
+	// raise, unless it is nil, is called before the barrier is raised; its error prevents that. Transactions that raise
+	// the barrier are not passed to commit.
+	raise func() error
 }
 
 func (s *transactions) Txn(ctx context.Context) clientv3.Txn {
 	// A transaction that the client gives up may have been sent, and take effect.
 	return &transaction{
-		Txn: s.KV.Txn(context.WithoutCancel(ctx)), send: func(t clientv3.Txn) (*clientv3.TxnResponse, error) {
-			return s.commit(ctx, t)
-		},
+		Txn: s.KV.Txn(context.WithoutCancel(ctx)), raise: s.raise,
+		send: func(t clientv3.Txn) (*clientv3.TxnResponse, error) { return s.commit(ctx, t) },
 	}
 }
 
 type transaction struct {
 	clientv3.Txn
-	send func(clientv3.Txn) (*clientv3.TxnResponse, error)
+	send   func(clientv3.Txn) (*clientv3.TxnResponse, error)
+	raise  func() error
+	raises bool // the transaction raises the barrier
 }
 
 func (t *transaction) If(conditions ...clientv3.Cmp) clientv3.Txn {
@@ -56,6 +51,7 @@ func (t *transaction) If(conditions ...clientv3.Cmp) clientv3.Txn {
 }
 
 func (t *transaction) Then(operations ...clientv3.Op) clientv3.Txn {
+	t.raises = operations[0].IsPut() && string(operations[0].KeyBytes()) == barrierKey
 	t.Txn = t.Txn.Then(operations...)
 	return t
 }
@@ -65,7 +61,17 @@ func (t *transaction) Else(operations ...clientv3.Op) clientv3.Txn {
 	return t
 }
 
-func (t *transaction) Commit() (*clientv3.TxnResponse, error) { return t.send(t.Txn) }
+func (t *transaction) Commit() (*clientv3.TxnResponse, error) {
+	if !t.raises {
+		return t.send(t.Txn)
+	}
+	if t.raise != nil {
+		if err := t.raise(); err != nil {
+			return nil, err
+		}
+	}
+	return t.Txn.Commit()
+}
 
 func TestDroppedWritesAreRepeated(t *testing.T) {
 	client := etcdtest.Client(t)
@@ -177,7 +183,7 @@ func TestLostCreations(t *testing.T) {
 	if _, err := h.store.Create(t.Context(), "pods/a", []byte("3"), 0); !errors.Is(err, storage.ErrExists) {
 		t.Errorf("got %v, want ErrExists", err)
 	}
-	if _, err := h.client.Put(t.Context(), "quorate.dev/handover", ""); err != nil { // by another replica
+	if _, err := h.client.Put(t.Context(), barrierKey, ""); err != nil { // by another replica
 		t.Fatal(err)
 	}
 	if _, err := h.store.Create(t.Context(), "pods/b", []byte("1"), 0); err != nil {
@@ -341,7 +347,7 @@ func TestSlowCreations(t *testing.T) {
 				return response, err
 			}
 			refused := 0
-			h.put = func() error {
+			h.raise = func() error {
 				<-first // the first attempt has been applied
 				select {
 				case <-second:
@@ -388,8 +394,8 @@ type handover struct {
 	during   bool
 	// second commits the second transaction, unless it is nil.
 	second func(clientv3.Txn) (*clientv3.TxnResponse, error)
-	// put, unless it is nil, is called before the barrier is raised; its error prevents that.
-	put   func() error
+	// raise, unless it is nil, is called before the barrier is raised; its error prevents that.
+	raise func() error
 	third func(context.Context, clientv3.Txn) (*clientv3.TxnResponse, error) // commits the third one, if not nil
 	// delayed commits the second transaction, unless it is nil. The leader then changes a second time.
 	delayed func(context.Context, clientv3.Txn) (*clientv3.TxnResponse, error)
@@ -405,13 +411,13 @@ func newHandover(
 		begun: make(chan struct{}, 1), repeated: make(chan struct{}),
 	}
 	sent := 0
-	put := func() error {
-		if h.put == nil {
+	raise := func() error {
+		if h.raise == nil {
 			return nil
 		}
-		return h.put()
+		return h.raise()
 	}
-	client.KV = &transactions{KV: client.KV, put: put,
+	client.KV = &transactions{KV: client.KV, raise: raise,
 		commit: func(ctx context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
 			if !h.during {
 				return txn.Commit()
