@@ -300,9 +300,9 @@ func (s *Store) isOutdated(o outcome) bool {
 // and that a later one may still have an effect.
 //
 // Invariants of a creation: all sends of one attempt depend on the same revision of the barrier. The first attempt uses
-// a revision from before the write was added to inFlight. RepeatLostWrites raises the barrier above the revisions of all
-// earlier attempts before it makes the next one; an attempt that succeeds therefore shows that no earlier attempt will
-// have an effect.
+// a revision from before the write was added to inFlight. RepeatLostWrites raises the barrier above the revisions of
+// all earlier attempts before it makes the next one; an attempt that succeeds therefore shows that no earlier attempt
+// will have an effect.
 func (s *Store) run(
 	ctx context.Context, creation bool, send func(ctx context.Context, barrier int64) outcome,
 ) (o outcome, pending bool) {
