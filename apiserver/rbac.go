@@ -12,8 +12,8 @@ import (
 )
 
 // followRBAC keeps the RBAC policy up to date with the stored roles and bindings. The replica is not ready until the
-// hook is done. If --runtime-config disables one of the resources, the hook is never done, like kube-apiserver's
-// informers.
+// hook is done. If --runtime-config disables one of the four resources of RBAC, followRBAC never calls done, and the
+// replica never becomes ready: the same happens in kube-apiserver, whose informers of that resource never sync.
 func (s *cluster) followRBAC(ctx context.Context, done func()) error {
 	handlers := rbacHandlers(s.auth.policy)
 	var feeds []feed

@@ -37,9 +37,10 @@ func voters(t *testing.T, size int) (flags []config.Member, members []*Member) {
 	return flags, members
 }
 
-// loss is a sequence that loses an acknowledged write without the notice of raft: the voters without a part in it are
-// stopped, the others acknowledge the write and stop, the volume of one of them is put back to an earlier copy, and it
-// forms a quorum with the voters that were stopped.
+// loss is a sequence that loses an acknowledged write without the notice of raft. The voters that are neither in
+// holders nor the voter earlier are stopped. The other voters acknowledge the write, and stop. The volume of the voter
+// earlier is replaced by an earlier copy. That voter and the stopped voters then start, and form a quorum without the
+// write.
 type loss struct {
 	size     int
 	earlier  int   // its volume is put back

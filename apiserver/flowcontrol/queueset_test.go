@@ -75,7 +75,8 @@ type demand struct {
 
 func (d demand) Set(value float64) { *d.value = value }
 
-// side is one of the two implementations of queue sets, with its clock and its requests.
+// side is a queue set of upstream's implementation or of this package's, with the clock that the queue set uses and the
+// requests that the test has sent to it.
 type side struct {
 	t       *testing.T
 	clock   *manual

@@ -115,8 +115,9 @@ func TestHistoryThatCannotBeDecrypted(t *testing.T) {
 	w.expect(w.watch(secrets, start, Scope{}), "ADDED secrets/ns/b@x;", "DELETED secrets/ns/b@x;")
 }
 
-// keyed is a transformer that decrypts the values which begin with one of its prefixes. The empty prefix is that of
-// plain values.
+// keyed is a transformer that represents an encryption configuration with some keys. Each prefix is the mark of the
+// values that one key has encrypted: keyed decrypts values that begin with one of its prefixes, and fails for others.
+// An empty prefix lets keyed read values that are not encrypted.
 type keyed struct{ prefixes atomic.Pointer[[]string] }
 
 func newKeyed(prefixes ...string) *keyed {

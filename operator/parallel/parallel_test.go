@@ -9,8 +9,8 @@ import (
 	"quorate.dev/panics"
 )
 
-// TestPanicMovesToTheCaller checks that all calls return although one of them panics, and that the caller can recover
-// the panic.
+// TestPanicMovesToTheCaller lets one of eight concurrent calls panic. It checks that Each waits for the other seven
+// calls, and then panics in the goroutine of its caller, which can recover the panic.
 func TestPanicMovesToTheCaller(t *testing.T) {
 	var calls atomic.Int32
 	err := panics.Catch(func() error {

@@ -33,8 +33,9 @@ resources:
   providers: [{secretbox: {keys: [{name: four, secret: AwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=}]}}]
 `
 
-// TestEncryptionOfOneEtcd runs both servers with the same keys. Each server reads, updates and watches what the other
-// has encrypted, and both encrypt everything that they store.
+// TestEncryptionOfOneEtcd runs Quorate and kube-apiserver on one etcd with the same encryption keys. It checks that
+// each server reads, updates and watches the objects that the other server has encrypted, and that all values in etcd
+// are encrypted, except the records that kube-apiserver never encrypts (plainKeys).
 func TestEncryptionOfOneEtcd(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	plugin := encryptiontest.Start(t, "1")

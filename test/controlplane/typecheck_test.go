@@ -62,8 +62,9 @@ func TestTypeChecking(t *testing.T) {
 	}
 }
 
-// checkPolicies creates the policies on a server and returns what the controller wrote. On kube-apiserver the
-// controller is kube-controller-manager's.
+// checkPolicies creates the policies on a server, waits for the controller that checks the types of their expressions,
+// and returns the warnings that the controller has written to the status of each policy. kube-apiserver has no such
+// controller: there, the test runs kube-controller-manager, which has it.
 func checkPolicies(t *testing.T, name string, arguments ...string) map[string]string {
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))

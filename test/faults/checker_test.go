@@ -127,7 +127,7 @@ func (d defect) mustBeFound(t *testing.T, setting schedule.Setting) {
 	}
 }
 
-// foundIn reports whether violations are those of the defect.
+// foundIn reports whether the violations of a run include the violation that the planted defect causes.
 func (d defect) foundIn(o outcome) bool {
 	err := errors.Join(o.violations...)
 	return err != nil && (lostData(err) || d.finds != "") && strings.Contains(err.Error(), d.finds)

@@ -149,8 +149,9 @@ func (w *widgetWorld) filter(t *testing.T, label, field string) *selection.Filte
 	return f
 }
 
-// TestScanConverts lists objects by what the webhook returns, with few calls: none for names, one for the objects that
-// are not converted yet, and none for objects that another list has converted.
+// TestScanConverts lists custom objects that a conversion webhook converts, with selectors on the converted fields. It
+// counts the calls of the webhook: a selector by name alone needs no call, a list that reads fields converts the
+// objects that are not converted yet in one call, and later lists use the converted objects.
 func TestScanConverts(t *testing.T) {
 	t.Parallel()
 	w := newWidgetWorld(t)

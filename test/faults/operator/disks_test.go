@@ -207,8 +207,9 @@ func onDisk(set func(*execution, *disk.Faults)) func(*execution) error {
 	}
 }
 
-// losePower ends a member and loses what it has not synced. The kernel still has pages of the halted volume; what is
-// left is mounted over it as another one.
+// losePower kills a member, and discards the writes of the member that were not synced to its volume. The kernel still
+// caches pages of the volume, with the discarded writes. losePower therefore mounts the remaining data as a new file
+// system over the volume, so that the restarted member reads only what was synced.
 func (n *execution) losePower() error {
 	member, name, volume, err := n.disk()
 	if err != nil {

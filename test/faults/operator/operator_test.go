@@ -1,9 +1,9 @@
 // Package operator runs the operator and a cluster in a sandbox while a seed chooses what happens to them: changes of
-// the spec, backups, faults of members and of their disks, faults of the operator. Meanwhile clients read, write, list
-// and watch. At the end, the cluster must be healthy again, and these checks run: no acknowledged write is lost and no
-// watch is wrong; each backup, restored, has exactly the objects of its revision; the operator has told the truth about
-// the quorum and about losses in conditions; Events announce each change of a condition and each member that is
-// replaced, and nothing that has not happened.
+// the spec, backups, faults of members and of their disks, faults of the operator. During all of these, clients read,
+// write, list and watch. At the end, the cluster must be healthy again, and these checks run: no acknowledged write is
+// lost and no watch is wrong; each backup, restored, has exactly the objects of its revision; the operator has told the
+// truth about the quorum and about losses in conditions; Events announce each change of a condition and each member
+// that is replaced, and nothing that has not happened.
 //
 // Where FUSE is permitted, the folder of each claim is a volume of the test (package test/faults/disk). There are no
 // faults of the network: the processes of a sandbox share the loopback device, and a connection between two members has

@@ -111,7 +111,8 @@ func (c *claims) silence() {
 	}
 }
 
-// check returns what the operator should have said, given what clients have found.
+// check compares the conditions that the operator has published with the faults that were injected and with the losses
+// that clients have found. It returns an error for each fault or loss that no condition has reported.
 func (c *claims) check(lost []error) []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
