@@ -51,7 +51,8 @@ func (f fault) duration() time.Duration {
 type limits struct {
 	// refused is the maximum number of attempts that fail: every ten seconds, and some more in the beginning.
 	refused int
-	// election is that of leader election, which renews every two seconds, whether the last attempt has failed or not.
+	// election is the maximum number of attempts of leader election, which tries to renew its lease every two seconds,
+	// whether the last attempt has failed or not.
 	election int
 	// written is the maximum number of writes that succeed: the limit of package writelimit.
 	written int
@@ -242,7 +243,7 @@ func (r *recorder) after(ctx context.Context, key string) bool {
 // fault is what happens to the writes of the server's controllers.
 type fault struct {
 	name string
-	// refuse, full and revert are those of recorder.
+	// refuse, full and revert are the values of the fields of recorder with the same names.
 	refuse       func(gr schema.GroupResource, name string) error
 	full, revert bool
 }

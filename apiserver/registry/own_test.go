@@ -119,8 +119,10 @@ func TestOwnWritesAreLimited(t *testing.T) {
 	}
 }
 
-// A limit is that of one object: others, also one with the same name, can be written, and the object itself once time
-// has passed. A deletion that waits for finalizers counts like other writes.
+// TestLimitIsOfOneObject exhausts the limit of one controller's writes of one object. The controller can still write
+// other objects, also a new object with the same name, another controller can write the object, and the first
+// controller can write the object again once a minute has passed. A deletion that waits for finalizers counts like
+// other writes.
 func TestLimitIsOfOneObject(t *testing.T) {
 	ctx, l := t.Context(), openLimited(t)
 	create := func(name string) {

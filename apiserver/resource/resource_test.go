@@ -88,7 +88,7 @@ func TestManager(t *testing.T) {
 	}
 }
 
-// The message equals that of kube-apiserver's storage.Preconditions.
+// TestPreconditionError checks that the message is the message of kube-apiserver's storage.Preconditions.
 func TestPreconditionError(t *testing.T) {
 	err := &PreconditionError{What: "UID", Wanted: "a", Actual: "b"}
 	if got, want := err.Error(), "Precondition failed: UID in precondition: a, UID in object meta: b"; got != want {

@@ -17,7 +17,7 @@ func newHealth(c *testclock.FakeClock, grace time.Duration) *Health {
 	return NewHealth(grace, c, logr.Discard())
 }
 
-// TestHealthLikeUpstream compares responses with those of kube-apiserver's health handlers for the same checks.
+// TestHealthLikeUpstream compares responses with the responses of kube-apiserver's health handlers for the same checks.
 func TestHealthLikeUpstream(t *testing.T) {
 	h := newHealth(testclock.NewFakeClock(time.Now()), 0)
 	var failure error

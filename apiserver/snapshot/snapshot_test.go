@@ -122,8 +122,8 @@ func TestSaveVerifyRestore(t *testing.T) {
 	}
 }
 
-// expectNothing checks that no data directory is written if the SHA-256 is not that of the snapshot, or if the
-// context is canceled at any point of the restore.
+// expectNothing checks that no data directory is written if the expected SHA-256 differs from the SHA-256 of the
+// snapshot, or if the context is canceled at any point of the restore.
 func expectNothing(t *testing.T, options RestoreOptions, sum string) {
 	t.Helper()
 	options.SHA256 = strings.Repeat("0", len(sum))

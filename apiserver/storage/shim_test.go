@@ -14,7 +14,7 @@ import (
 // of the write, like kine's response to the creation of a key that existed before.
 func TestCreationByShim(t *testing.T) {
 	for name, c := range map[string]struct {
-		lag  int64 // difference between the revision in the response and that of the write
+		lag  int64 // difference between the revision of the write and the revision in the response
 		then func(context.Context, clientv3.KV) error
 	}{
 		"behind": {lag: 1},

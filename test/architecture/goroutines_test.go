@@ -29,8 +29,9 @@ const (
 	inTest = "it is part of a test"
 )
 
-// goroutines are the functions with go statements, and with calls of methods named Go as those of sync.WaitGroup and
-// errgroup.Group, by file. A new goroutine uses panics.Group, panics.Reporter or panics.Catch, or has a reason here.
+// goroutines are the functions with go statements, or with calls of a method named Go, such as the methods of
+// sync.WaitGroup and errgroup.Group, by file. A new goroutine uses panics.Group, panics.Reporter or
+// panics.Catch, or has a reason here.
 var goroutines = map[string]map[string]string{
 	"apiserver/aggregator/remote/poll.go":                {"run": perObject},
 	"apiserver/audit/webhook.go":                         {"Run": simple},

@@ -34,8 +34,8 @@ var elsewhere = []struct{ override, collection, key, body string }{
 	{"", "/apis/coordination.k8s.io/v1/namespaces/default/leases", "leases/default", `"spec":{}`},
 }
 
-// TestOverrides runs both servers on the same two etcds. Each reads, lists and watches what the other has stored, in
-// the same etcd and with the revisions of that etcd.
+// TestOverrides runs Quorate and kube-apiserver on the same two etcds, one of them for an override. Each server reads,
+// lists and watches the objects that the other server has stored, in the same etcd and with the revisions of that etcd.
 func TestOverrides(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	other, client := startEtcd(t)

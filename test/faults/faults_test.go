@@ -222,7 +222,7 @@ const standardSchedule = `
 const slowWorkload = "namespaces"
 
 // TestFaults runs standardSchedule by default, the schedules of QUORATE_FAULTS_SEEDS, which share the duration
-// QUORATE_FAULTS, or those of random seeds until QUORATE_FAULTS has passed.
+// QUORATE_FAULTS, or the schedules of random seeds until QUORATE_FAULTS has passed.
 func TestFaults(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	seeds := chosenSeeds(t)

@@ -22,7 +22,7 @@ func startSwitch(t *testing.T) *Switch {
 	return s
 }
 
-// echo returns the address of a server on a host that returns what it gets.
+// echo starts a server on a host, and returns its address. The server sends the received bytes back.
 func (h *Host) echo(t *testing.T) string {
 	t.Helper()
 	var listener net.Listener

@@ -108,7 +108,8 @@ func of(member, reason string) func(announcement) bool {
 	return func(a announcement) bool { return a.member == member && a.reason == reason }
 }
 
-// missing returns the changes that no Event announces, unless an operator was silenced meanwhile.
+// missing returns the changes that no Event announces. A change during which an operator could not write Events is left
+// out.
 func (w *witness) missing(all []announcement) (faults []error) {
 	for _, c := range w.changes {
 		silenced := slices.ContainsFunc(w.silences, func(at time.Time) bool {

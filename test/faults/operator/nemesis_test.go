@@ -40,8 +40,8 @@ func (n *execution) note(format string, arguments ...any) {
 	n.logf("#%d "+format, append([]any{n.ID}, arguments...)...)
 }
 
-// acts returns the function that runs each kind of nemesis. It returns when the nemesis has ended and, unless a later
-// one overwrites what it has changed, its effect is undone.
+// acts returns the function that runs each kind of nemesis. The function returns when the
+// nemesis has ended and its effect is undone, or a later nemesis has changed the same field again.
 func acts() map[string]func(*execution) error {
 	return map[string]func(*execution) error{
 		"scale": (*execution).scale, "hibernate": (*execution).hibernate, "roll": (*execution).roll,

@@ -126,7 +126,7 @@ func (c *trial) report(t *testing.T, seed uint64, s schedule.Schedule, violation
 		t.Error(err)
 	}
 	if err := os.CopyFS(filepath.Join(directory, "logs"), os.DirFS(filepath.Join(c.directory, "logs"))); err != nil {
-		t.Log(err) // those of an earlier run are there
+		t.Log(err) // the logs of an earlier run exist
 	}
 	for _, violation := range violations[:min(len(violations), 10)] {
 		t.Error(violation)

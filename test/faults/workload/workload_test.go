@@ -241,7 +241,7 @@ func hideTerminating(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// confuseManagers takes manager 1 for manager 0, and what it applies for what it forces.
+// confuseManagers plants a fault: requests of manager 1 reach the server as forced requests of manager 0.
 func confuseManagers(next http.RoundTripper) http.RoundTripper {
 	return trip(func(request *http.Request) (*http.Response, error) {
 		if query, ok := strings.CutPrefix(request.URL.RawQuery, "fieldManager=manager-1"); ok {
