@@ -302,10 +302,7 @@ func TestConversionWebhook(t *testing.T) {
 	definition := sample(t)
 	c.converts(definition)
 	s.create(t, definition)
-	eventually(t, "established", func() bool {
-		return s.condition(t, definition.Name, apiextensions.Established) == "True InitialNamesAccepted"
-	})
-	eventually(t, "served", s.serves) // the stored condition Established precedes the served version
+	s.establish(t)
 	key := resource.Key{GroupResource: widgets, Namespace: "default"}
 	if _, err := s.Create(t.Context(), key, newWidget("first"), resource.WriteOptions{}); err != nil {
 		t.Fatal(err)

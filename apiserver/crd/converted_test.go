@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -23,10 +22,7 @@ func (s *server) converted(t *testing.T, c *converter) resource.Target {
 	definition := sample(t)
 	c.converts(definition)
 	s.create(t, definition)
-	eventually(t, "established", func() bool {
-		return s.condition(t, definition.Name, apiextensions.Established) == "True InitialNamesAccepted"
-	})
-	eventually(t, "served", s.serves) // the stored condition Established precedes the served version
+	s.establish(t)
 	match, ok := s.publisher.Current().Lookup("example.com", "v1beta1", "widgets")
 	if !ok {
 		t.Fatal("version v1beta1 is not served")

@@ -24,14 +24,13 @@ import (
 func TestDefinitionChangesUnderLoad(t *testing.T) {
 	s := startServer(t)
 	s.create(t, sample(t))
-	eventually(t, "established", func() bool {
-		return s.condition(t, "widgets.example.com", apiextensions.Established) == "True InitialNamesAccepted"
-	})
+	s.establish(t)
 	load := &load{server: s, created: sets.New[string](), seen: sets.New[string]()}
 	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
 	var watching, clients sync.WaitGroup
-	watching.Go(func() { load.watch(ctx) })
+	defer watching.Wait()
+	defer stop()
+	watching.Go(func() { load.watch(ctx, t) })
 	done := make(chan struct{})
 	for i := range 3 {
 		clients.Go(func() { load.write(t, done, i) })
@@ -57,8 +56,6 @@ func TestDefinitionChangesUnderLoad(t *testing.T) {
 		defer load.lock.Unlock()
 		return load.seen.Equal(load.created)
 	})
-	stop()
-	watching.Wait()
 }
 
 // load is clients of one custom resource.
@@ -147,7 +144,7 @@ func (l *load) list(t *testing.T, done <-chan struct{}) {
 }
 
 // watch follows the objects until ctx ends.
-func (l *load) watch(ctx context.Context) {
+func (l *load) watch(ctx context.Context, t *testing.T) {
 	err := l.Follow(ctx, resource.Key{GroupResource: widgets}, follow.Options{Objects: func(
 		_ string, object runtime.Object,
 	) {
@@ -160,7 +157,7 @@ func (l *load) watch(ctx context.Context) {
 		l.seen.Insert(accessor.GetName())
 	}})
 	if !errors.Is(err, context.Canceled) {
-		panic(err)
+		t.Errorf("the watch ended: %v", err)
 	}
 }
 
