@@ -254,8 +254,8 @@ func (f *failing) Update(
 	return next, nil
 }
 
-// establish waits until the definition of sample is established and served. The stored condition Established precedes the
-// served version.
+// establish waits until the definition of sample is established and served. The stored condition Established precedes
+// the served version.
 func (s *server) establish(t *testing.T) {
 	t.Helper()
 	eventually(t, "established and served", func() bool {

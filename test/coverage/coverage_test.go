@@ -129,6 +129,15 @@ func TestRun(t *testing.T) {
 			name: "a test failed", output: line("apiserver", "90.0") + "FAIL\tquorate.dev/apiserver/storage\t1s\n",
 			prints: "apiserver  90.0 %", err: "tests failed", recorded: exampleFloors,
 		},
+		{
+			name:   "a failed test passed on its second attempt",
+			output: "FAIL\tquorate.dev/apiserver\t1s\nFAIL\n" + line("apiserver", "75.0"), recorded: exampleFloors,
+		},
+		{
+			name:   "one of two failed tests passed on its second attempt",
+			output: "FAIL\tquorate.dev/apiserver\t1s\nFAIL\tquorate.dev/operator\t1s\n" + line("apiserver", "75.0"),
+			err:    "tests failed", recorded: exampleFloors,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

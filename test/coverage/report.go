@@ -7,11 +7,13 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strings"
 	"text/tabwriter"
 )
 
 const module = "quorate.dev"
+
+// tested matches the line of go test about a package whose tests ran or were not built.
+var tested = regexp.MustCompile(`^(ok  |FAIL)\t(\S+)`)
 
 // covered matches the line of go test about a package with statements, whether it has tests or not. A package whose
 // tests failed or were not built has no such line.
@@ -19,15 +21,16 @@ var covered = regexp.MustCompile(`^(?:ok  )?\t` + regexp.QuoteMeta(module) +
 	`/(\S+)\t.*\bcoverage: ([0-9.]+)% of statements`)
 
 // parseOutput returns the coverage of each package in the output of `go test -cover`, by the folder of the package, and
-// whether a test failed.
+// whether a test failed. If the output has several results of a package, the last one counts.
 func parseOutput(output io.Reader) (measured map[string]float64, failed bool, err error) {
 	measured = map[string]float64{}
+	failures := map[string]bool{}
 	lines := bufio.NewReader(output)
 	for err == nil {
 		var line string
 		line, err = lines.ReadString('\n')
-		if strings.HasPrefix(line, "FAIL") {
-			failed = true
+		if match := tested.FindStringSubmatch(line); match != nil {
+			failures[match[2]] = match[1] == "FAIL"
 		}
 		match := covered.FindStringSubmatch(line)
 		if match == nil {
@@ -42,7 +45,7 @@ func parseOutput(output io.Reader) (measured map[string]float64, failed bool, er
 	if err != io.EOF {
 		return nil, false, err
 	}
-	return measured, failed, nil
+	return measured, slices.Contains(slices.Collect(maps.Values(failures)), true), nil
 }
 
 // row is the coverage of a package next to its floor.
