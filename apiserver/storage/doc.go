@@ -13,7 +13,8 @@
 //     caches (package watchcache); History opens a stream of one collection whose Events have the replaced values.
 //   - revisionReader: batches the reads of the current revision.
 //   - leases: the lease that objects with the same TTL share.
-//   - inFlight: the writes to which etcd has not responded, so that they can be repeated (handover.go).
+//   - inFlight: the writes to which etcd has not responded, so that they can be repeated (handover.go) or answered
+//     (effects.go).
 //   - SoftQuota: rejects writes before the database reaches etcd's quota.
 //
 // # Life of a write
@@ -32,10 +33,10 @@
 // the attempts. The condition of a creation, that the key does not exist, is satisfied again after a deletion: an
 // attempt that the network has delayed would create the object a second time. Creations therefore also depend on the
 // ModRevision of barrierKey, which is written each time before they are repeated; all replicas use the revision that
-// the first of them writes. After that write, no earlier attempt has an effect. An earlier attempt that had an effect
-// has been answered by then, because responses arrive in the order in which etcd applies the writes. The exception is
-// a member that receives a snapshot in the meantime, which answers no write that it contains: such a creation is
-// repeated, and creates the object again if it was deleted within these seconds.
+// the first of them writes. After that write, no earlier attempt has an effect. Whether one has had an effect is decided
+// by the events up to that write: etcd answers no creation whose effect the member receives in a snapshot, and the
+// object may have been deleted since. A creation with an effect succeeds and is not repeated. If the events have been
+// compacted, the outcome of the creation stays unknown.
 //
 // # Life of a read
 //

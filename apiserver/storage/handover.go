@@ -5,8 +5,10 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/utils/clock"
 )
@@ -54,30 +56,40 @@ func (s *Store) RepeatLostWrites(ctx context.Context, changed func() <-chan stru
 		s.inFlight.repeat(others, outdated)
 		barrier := s.raiseBarrierWhile(ctx, outdated, next, func() bool { return s.inFlight.mayRepeat(creations) })
 		if barrier > 0 {
-			s.inFlight.repeat(creations, barrier)
+			s.repeatCreations(ctx, creations, barrier, next)
 		}
 	}
 }
 
-// raiseBarrierWhile raises the barrier above a revision, and returns its revision. After an error, for instance because
-// the database is full, it tries again with a growing delay. It returns 0 when the barrier is no longer needed, the
-// leader changes again, or ctx ends.
+// raiseBarrierWhile raises the barrier above a revision, and returns its revision. It returns 0 when the barrier is no
+// longer needed, the leader changes again, or ctx ends.
 func (s *Store) raiseBarrierWhile(
 	ctx context.Context, outdated int64, changed <-chan struct{}, needed func() bool,
-) int64 {
+) (barrier int64) {
+	retryWhile(ctx, changed, needed, func() (bool, error) {
+		var err error
+		barrier, err = s.raiseBarrier(ctx, outdated)
+		return true, err
+	})
+	return barrier
+}
+
+// retryWhile calls attempt until it returns no error, with a growing delay: an error, for instance because the database
+// is full, may last. retryWhile gives up when attempt reports that another one is useless, when the attempts are no
+// longer needed, when the leader changes again, or when ctx ends.
+func retryWhile(ctx context.Context, changed <-chan struct{}, needed func() bool, attempt func() (bool, error)) {
 	for delay := dropPause; needed(); delay = min(2*delay, barrierTimeout) {
-		if barrier, err := s.raiseBarrier(ctx, outdated); err == nil {
-			return barrier
+		if again, err := attempt(); err == nil || !again {
+			return
 		}
 		select {
 		case <-ctx.Done():
-			return 0
+			return
 		case <-changed:
-			return 0
+			return
 		case <-time.After(delay):
 		}
 	}
-	return 0
 }
 
 // raiseBarrier writes barrierKey unless its revision is above outdated, and returns the revision. Creations that depend
@@ -96,6 +108,7 @@ func (s *Store) raiseBarrier(ctx context.Context, outdated int64) (int64, error)
 	if !response.Succeeded {
 		barrier = barrierIn(response)
 	}
+	s.observe(response.Header.Revision)
 	s.observeBarrier(barrier)
 	return barrier, nil
 }
@@ -109,15 +122,29 @@ func barrierIn(response *clientv3.TxnResponse) int64 {
 	return 0
 }
 
-// observeBarrier records a revision of barrierKey. The recorded revision never decreases, because responses may be
-// observed in another order than their revisions.
-func (s *Store) observeBarrier(revision int64) {
+// observeBarrier records a revision of barrierKey.
+func (s *Store) observeBarrier(revision int64) { raise(&s.barrier, revision) }
+
+// observe records the revision of a response of etcd.
+func (s *Store) observe(revision int64) { raise(&s.observed, revision) }
+
+// raise stores a value unless a greater one is stored. Revisions never decrease, but responses may be observed in
+// another order than their revisions.
+func raise(stored *atomic.Int64, value int64) {
 	for {
-		known := s.barrier.Load()
-		if revision <= known || s.barrier.CompareAndSwap(known, revision) {
+		known := stored.Load()
+		if value <= known || stored.CompareAndSwap(known, value) {
 			return
 		}
 	}
+}
+
+// creation identifies the effect of a creation.
+type creation struct {
+	key string // full key
+	// value is the encrypted value. No other creation has the same value, because each object has a UID.
+	value []byte
+	after int64 // a revision of etcd before the first attempt
 }
 
 // inFlight has the writes to which etcd has not responded. Invariant: a write is removed when an attempt has succeeded,
@@ -130,12 +157,15 @@ type inFlight struct {
 
 // write is a write without a response. A creation is repeated only after the barrier has been raised.
 type write struct {
-	creation bool
+	*creation // nil: an update or deletion
 	// repeat makes the attempt with a number, counted from 1. The sends of the attempt of a creation depend on the given
 	// revision of the barrier.
-	repeat  func(attempt int, barrier int64)
+	repeat func(attempt int, barrier int64)
+	// answer ends the write with success: an attempt has had an effect, and its response is lost. attempt is a number
+	// after the numbers of all attempts.
+	answer  func(attempt int, header *etcdserverpb.ResponseHeader)
 	number  int
-	repeats int // number of the last attempt that repeat has made
+	repeats int // number of the last attempt that repeat has made, or of the answer
 }
 
 func (f *inFlight) enabled() bool {
@@ -164,12 +194,10 @@ func (f *inFlight) add(w *write) {
 	f.writes[w.number] = w
 }
 
-// remove removes a write, and returns the number of its repetitions.
-func (f *inFlight) remove(w *write) (repeats int) {
+func (f *inFlight) remove(w *write) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.writes, w.number)
-	return w.repeats
 }
 
 // removeAnswered removes a write if a number of repetitions has been answered and there are no others. It reports
@@ -189,13 +217,39 @@ func (f *inFlight) list() (creations, others []int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for number, w := range f.writes {
-		if w.creation {
+		if w.creation != nil {
 			creations = append(creations, number)
 		} else {
 			others = append(others, number)
 		}
 	}
 	return creations, others
+}
+
+// present returns those of the given writes that are in flight.
+func (f *inFlight) present(numbers []int) []*write {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var writes []*write
+	for _, number := range numbers {
+		if w, present := f.writes[number]; present {
+			writes = append(writes, w)
+		}
+	}
+	return writes
+}
+
+// answer removes the writes that have had an effect, and answers them.
+func (f *inFlight) answer(effects map[*write]*etcdserverpb.ResponseHeader) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for w, header := range effects {
+		if _, present := f.writes[w.number]; present {
+			delete(f.writes, w.number)
+			w.repeats++
+			go w.answer(w.repeats, header)
+		}
+	}
 }
 
 // mayRepeat reports whether repeat would send any of the given writes.
@@ -235,14 +289,22 @@ func (o outcome) succeeded() bool { return o.err == nil && o.response.Succeeded 
 // error.
 func (o outcome) isUncertain() bool { return errors.Is(classifyWrite(o.err), ErrUncertain) }
 
+// transact commits a transaction once.
+func (s *Store) transact(txn clientv3.Txn) outcome {
+	response, err := txn.Commit()
+	if err == nil {
+		s.observe(response.Header.GetRevision())
+	}
+	return outcome{response: response, err: err}
+}
+
 // commit runs an operation in a transaction if all conditions hold, and otherwise the alternative, if any. The
 // conditions must never hold again once the operation has run, because the transaction may be sent several times.
 func (s *Store) commit(
 	ctx context.Context, conditions []clientv3.Cmp, operation clientv3.Op, alternative ...clientv3.Op,
 ) (*clientv3.TxnResponse, error) {
-	o, _ := s.run(ctx, false, func(ctx context.Context, _ int64) outcome {
-		response, err := s.client.Txn(ctx).If(conditions...).Then(operation).Else(alternative...).Commit()
-		return outcome{response: response, err: err}
+	o := s.run(ctx, nil, func(ctx context.Context, _ int64) outcome {
+		return s.transact(s.client.Txn(ctx).If(conditions...).Then(operation).Else(alternative...))
 	})
 	return o.response, o.err
 }
@@ -254,38 +316,26 @@ func (s *Store) commitCreation(
 ) (*clientv3.TxnResponse, error) {
 	if !s.inFlight.enabled() { // not commit, which would repeat the write without a barrier once that is enabled
 		o := untilAccepted(ctx, func() outcome {
-			response, err := s.client.Txn(ctx).If(conditions...).Then(operation).Commit()
-			return outcome{response: response, err: err}
+			return s.transact(s.client.Txn(ctx).If(conditions...).Then(operation))
 		})
 		return o.response, o.err
 	}
 	for {
-		o, pending := s.run(ctx, true, func(ctx context.Context, barrier int64) outcome {
+		effect := &creation{key: string(operation.KeyBytes()), value: operation.ValueBytes(), after: s.observed.Load()}
+		o := s.run(ctx, effect, func(ctx context.Context, barrier int64) outcome {
 			all := append(slices.Clone(conditions), clientv3.Compare(clientv3.ModRevision(barrierKey), "=", barrier))
-			response, err :=
-				s.client.Txn(ctx).If(all...).Then(operation).Else(clientv3.OpGet(barrierKey, clientv3.WithKeysOnly())).Commit()
-			return outcome{response: response, err: err, barrier: barrier}
+			o := s.transact(
+				s.client.Txn(ctx).If(all...).Then(operation).Else(clientv3.OpGet(barrierKey, clientv3.WithKeysOnly())))
+			o.barrier = barrier
+			return o
 		})
 		switch {
 		case o.err != nil:
 			return nil, o.err
-		case o.succeeded() && pending:
-			return o.response, s.endOtherAttempts(ctx)
 		case o.succeeded() || !s.isOutdated(o):
 			return o.response, nil
 		}
 	}
-}
-
-// endOtherAttempts raises the barrier so that later attempts of a creation fail after one has succeeded. Its error is
-// always the error of a context, which callers report as an unknown outcome although the object is stored.
-func (s *Store) endOtherAttempts(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	if s.raiseBarrierWhile(ctx, s.barrier.Load(), nil, func() bool { return true }) > 0 {
-		return nil
-	}
-	return ctx.Err()
 }
 
 // isOutdated reports whether a creation has failed because the barrier was raised since, by this process or another
@@ -296,20 +346,25 @@ func (s *Store) isOutdated(o outcome) bool {
 	return current != o.barrier
 }
 
-// run sends a transaction, and again whenever RepeatLostWrites demands it. pending means that an attempt has succeeded
-// and that a later one may still have an effect.
+// run sends a transaction, and again whenever RepeatLostWrites demands it. A nil effect means that the transaction is no
+// creation.
 //
 // Invariants of a creation: all sends of one attempt depend on the same revision of the barrier. The first attempt uses
 // a revision from before the write was added to inFlight. RepeatLostWrites raises the barrier above the revisions of
-// all earlier attempts before it makes the next one; an attempt that succeeds therefore shows that no earlier attempt
-// will have an effect.
+// all earlier attempts, and reads the events up to it, before it makes the next attempt; none of the earlier attempts
+// has had an effect then, or will have one.
 func (s *Store) run(
-	ctx context.Context, creation bool, send func(ctx context.Context, barrier int64) outcome,
-) (o outcome, pending bool) {
+	ctx context.Context, effect *creation, send func(ctx context.Context, barrier int64) outcome,
+) outcome {
 	attempts, abandon := context.WithCancel(ctx)
 	defer abandon()
-	repeated := make(chan outcome, maxRepeats)
-	w := &write{creation: creation}
+	repeated := make(chan outcome, maxRepeats+1)
+	w := &write{creation: effect}
+	w.answer = func(attempt int, header *etcdserverpb.ResponseHeader) {
+		response := &clientv3.TxnResponse{Header: header, Succeeded: true}
+		repeated <- outcome{response: response, attempt: attempt}
+		abandon()
+	}
 	w.repeat = func(attempt int, barrier int64) {
 		next := untilAccepted(attempts, func() outcome { return send(attempts, barrier) })
 		next.attempt = attempt
@@ -318,16 +373,17 @@ func (s *Store) run(
 		}
 		repeated <- next
 		if next.succeeded() {
-			abandon() // the other attempts are lost, have no effect, or are pending
+			abandon() // the other attempts are lost or have no effect
 		}
 	}
 	barrier := s.barrier.Load()
 	s.inFlight.add(w)
-	o = untilAccepted(attempts, func() outcome { return send(attempts, barrier) })
+	o := untilAccepted(attempts, func() outcome { return send(attempts, barrier) })
 	for answered := 0; !o.succeeded() && !s.inFlight.removeAnswered(w, answered); answered++ {
 		o = decisive(o, <-repeated)
 	}
-	return o, o.succeeded() && o.attempt < s.inFlight.remove(w)
+	s.inFlight.remove(w)
+	return o
 }
 
 // decisive returns the outcome that tells more about a transaction: the outcome of an attempt that has succeeded, or

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/utils/clock"
@@ -77,6 +78,7 @@ func TestLostWritesWithoutBarrier(t *testing.T) {
 // barrier is an etcd that has only the barrier. Each transaction raises the barrier.
 type barrier struct {
 	clientv3.KV
+	clientv3.Watcher
 	revision atomic.Int64
 }
 
@@ -87,6 +89,14 @@ func (b *barrier) Else(...clientv3.Op) clientv3.Txn { return b }
 func (b *barrier) Commit() (*clientv3.TxnResponse, error) {
 	header := &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: b.revision.Add(1)}
 	return &clientv3.TxnResponse{Header: header, Succeeded: true}, nil
+}
+
+// Watch delivers the write of the barrier.
+func (b *barrier) Watch(context.Context, string, ...clientv3.OpOption) clientv3.WatchChan {
+	event := &clientv3.Event{Kv: &mvccpb.KeyValue{Key: []byte(barrierKey), ModRevision: b.revision.Load()}}
+	responses := make(chan clientv3.WatchResponse, 1)
+	responses <- clientv3.WatchResponse{Events: []*clientv3.Event{event}}
+	return responses
 }
 
 // TestWritesLostAgain changes the leader several times. Each change loses the attempt that was sent after the previous
@@ -115,7 +125,9 @@ func loseAgain(t *testing.T, write func(context.Context, *storage.Store) (int64,
 	client := clientv3.NewCtxClient(t.Context())
 	var sent atomic.Int64
 	second := make(chan struct{})
-	client.KV = &transactions{KV: &barrier{},
+	etcd := &barrier{}
+	client.Watcher = etcd
+	client.KV = &transactions{KV: etcd,
 		commit: func(ctx context.Context, _ clientv3.Txn) (*clientv3.TxnResponse, error) {
 			attempt := sent.Add(1)
 			switch {

@@ -126,6 +126,9 @@ func (s *Store) Count(ctx context.Context, prefix, from string, revision int64) 
 func (s *Store) get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	for {
 		response, err := s.client.Get(ctx, key, options...)
+		if err == nil {
+			s.observe(response.Header.GetRevision())
+		}
 		if !errors.Is(rpctypes.Error(err), rpctypes.ErrLeaderChanged) {
 			return response, err
 		}

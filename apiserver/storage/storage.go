@@ -36,6 +36,7 @@ type Store struct {
 	revisions revisionReader
 	inFlight  inFlight
 	barrier   atomic.Int64  // last known ModRevision of barrierKey; 0: the key does not exist
+	observed  atomic.Int64  // greatest revision of a response of etcd, a lower bound of the current revision
 	metrics   *storeMetrics // nil: not measured. Set before first use.
 	// encryption is nil if all values are plain. Set before first use.
 	encryption *Encryption

@@ -160,6 +160,7 @@ func (w *WatchStream) add(response clientv3.WatchResponse) {
 		w.store.metrics.bookmarked()
 		w.pending.Revision = max(w.pending.Revision, response.Header.Revision)
 	}
+	w.store.observe(w.pending.Revision)
 	w.mu.Unlock()
 	w.notify()
 }

@@ -1,0 +1,70 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// repeatCreations repeats the creations that are still in flight after the barrier was raised. A creation that has had
+// an effect is not repeated but answered.
+func (s *Store) repeatCreations(ctx context.Context, numbers []int, barrier int64, changed <-chan struct{}) {
+	creations := s.inFlight.present(numbers)
+	retryWhile(ctx, changed, func() bool { return s.inFlight.mayRepeat(numbers) }, func() (bool, error) {
+		effects, err := s.effects(ctx, creations, barrier)
+		if err == nil {
+			s.inFlight.answer(effects)
+			s.inFlight.repeat(numbers, barrier)
+		}
+		return !errors.Is(err, ErrCompacted), err // without the events, the outcome of the creations stays unknown
+	})
+}
+
+// effects returns the effects of creations up to the revision of the barrier: for each creation with an effect, the
+// header of the response that etcd would have sent. The error is ErrCompacted if the events are lost.
+//
+// etcd does not answer a creation whose effect the member receives in a snapshot. Only the events show such an effect:
+// the object may have been deleted since.
+func (s *Store) effects(
+	ctx context.Context, creations []*write, barrier int64,
+) (map[*write]*etcdserverpb.ResponseHeader, error) {
+	found := map[*write]*etcdserverpb.ResponseHeader{}
+	byKey, after := map[string][]*write{}, barrier
+	for _, w := range creations {
+		byKey[w.key] = append(byKey[w.key], w)
+		after = min(after, w.after)
+	}
+	if after == barrier {
+		return found, nil
+	}
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), attemptTimeout)
+	defer cancel()
+	// The watch includes barrierKey, so that an event with the revision of the barrier follows the effects.
+	for response := range s.client.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(after+1),
+		clientv3.WithFragment(), clientv3.WithFilterDelete()) {
+		if err := response.Err(); err != nil {
+			return nil, classify(err)
+		}
+		for _, event := range response.Events {
+			for _, w := range byKey[string(event.Kv.Key)] {
+				if event.IsCreate() && bytes.Equal(event.Kv.Value, w.value) {
+					found[w] = headerAt(response.Header, event.Kv.ModRevision)
+				}
+			}
+			if event.Kv.ModRevision >= barrier {
+				return found, nil
+			}
+		}
+	}
+	return nil, ErrUnavailable
+}
+
+// headerAt returns the header of a response of the same member at another revision.
+func headerAt(header *etcdserverpb.ResponseHeader, revision int64) *etcdserverpb.ResponseHeader {
+	return &etcdserverpb.ResponseHeader{
+		ClusterId: header.ClusterId, MemberId: header.MemberId, RaftTerm: header.RaftTerm, Revision: revision,
+	}
+}

@@ -1,0 +1,118 @@
+package storage_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"quorate.dev/apiserver/storage"
+)
+
+// TestEffectsWithoutResponses applies a creation whose response is lost, as when the member receives the effect in a
+// snapshot, and changes the leader. The creation succeeds and is not sent again, whatever other clients have done with
+// the object since. If the history is compacted, the outcome is unknown.
+func TestEffectsWithoutResponses(t *testing.T) {
+	const key = "/registry/pods/a"
+	do := func(t *testing.T, client *clientv3.Client, operations ...clientv3.Op) {
+		t.Helper()
+		for _, operation := range operations {
+			if _, err := client.Do(t.Context(), operation); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		then   []clientv3.Op // by other clients, after the creation
+		stored string        // at the end; empty: nothing
+		sent   int           // number of attempts
+	}{
+		"stored":            {stored: "1", sent: 1},
+		"deleted":           {then: []clientv3.Op{clientv3.OpDelete(key)}, sent: 1},
+		"updated":           {then: []clientv3.Op{clientv3.OpPut(key, "2")}, stored: "2", sent: 1},
+		"updated, deleted":  {then: []clientv3.Op{clientv3.OpPut(key, "2"), clientv3.OpDelete(key)}, sent: 1},
+		"replaced":          {then: []clientv3.Op{clientv3.OpDelete(key), clientv3.OpPut(key, "2")}, stored: "2", sent: 1},
+		"another one added": {then: []clientv3.Op{clientv3.OpPut(key+"b", "1"), clientv3.OpDelete(key)}, sent: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var applied int64
+			var client *clientv3.Client
+			sent, done := 0, make(chan struct{})
+			h := newHandover(t, func(ctx context.Context, txn clientv3.Txn, _ <-chan struct{}) (*clientv3.TxnResponse, error) {
+				sent++
+				response, err := txn.Commit()
+				if err != nil {
+					return nil, err
+				}
+				applied = response.Header.Revision
+				do(t, client, c.then...)
+				close(done)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+			h.second = func(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+				sent++
+				return txn.Commit()
+			}
+			h.raise = func() error {
+				<-done
+				return nil
+			}
+			client = h.client
+			do(t, client, clientv3.OpPut(key, "1"), clientv3.OpDelete(key)) // an earlier object
+			if _, err := h.store.Revision(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			h.begin(t.Context())
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			revision, err := h.store.Create(ctx, "pods/a", []byte("1"), 0)
+			if err != nil || revision != applied {
+				t.Errorf("got revision %d, want %d: %v", revision, applied, err)
+			}
+			if sent != c.sent {
+				t.Errorf("the creation was sent %d times, want %d", sent, c.sent)
+			}
+			value, err := h.store.Get(t.Context(), "pods/a")
+			if string(value.Data) != c.stored || errors.Is(err, storage.ErrNotFound) != (c.stored == "") {
+				t.Errorf("%q is stored, want %q: %v", value.Data, c.stored, err)
+			}
+		})
+	}
+	t.Run("compacted", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		var client *clientv3.Client
+		done := make(chan struct{})
+		h := newHandover(t, func(ctx context.Context, txn clientv3.Txn, _ <-chan struct{}) (*clientv3.TxnResponse, error) {
+			if _, err := txn.Commit(); err != nil {
+				return nil, err
+			}
+			do(t, client, clientv3.OpDelete(key))
+			response, err := client.Put(ctx, key+"b", "1")
+			if err == nil {
+				_, err = client.Compact(ctx, response.Header.Revision)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			close(done)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		h.raise = func() error {
+			<-done
+			return nil
+		}
+		client = h.client
+		h.begin(t.Context())
+		if _, err := h.store.Create(ctx, "pods/a", []byte("1"), 0); !errors.Is(err, storage.ErrUncertain) {
+			t.Errorf("got %v, want ErrUncertain", err)
+		}
+		if value, err := h.store.Get(t.Context(), "pods/a"); !errors.Is(err, storage.ErrNotFound) {
+			t.Errorf("the deleted object is there again: %q, %v", value.Data, err)
+		}
+	})
+}
