@@ -33,10 +33,10 @@
 // the attempts. The condition of a creation, that the key does not exist, is satisfied again after a deletion: an
 // attempt that the network has delayed would create the object a second time. Creations therefore also depend on the
 // ModRevision of barrierKey, which is written each time before they are repeated; all replicas use the revision that
-// the first of them writes. After that write, no earlier attempt has an effect. Whether one has had an effect is decided
-// by the events up to that write: etcd answers no creation whose effect the member receives in a snapshot, and the
-// object may have been deleted since. A creation with an effect succeeds and is not repeated. If the events have been
-// compacted, the outcome of the creation stays unknown.
+// the first of them writes. After that write, no earlier attempt has an effect. The events up to that write decide
+// whether an earlier attempt has had one: etcd answers no creation whose effect the member receives in a snapshot, and
+// the object may have been deleted since. A creation with an effect succeeds and is not repeated. If the events have
+// been compacted, the outcome of the creation stays unknown.
 //
 // # Life of a read
 //

@@ -346,8 +346,7 @@ func (s *Store) isOutdated(o outcome) bool {
 	return current != o.barrier
 }
 
-// run sends a transaction, and again whenever RepeatLostWrites demands it. A nil effect means that the transaction is no
-// creation.
+// run sends a transaction, and again whenever RepeatLostWrites demands it. effect is nil for an update or deletion.
 //
 // Invariants of a creation: all sends of one attempt depend on the same revision of the barrier. The first attempt uses
 // a revision from before the write was added to inFlight. RepeatLostWrites raises the barrier above the revisions of
