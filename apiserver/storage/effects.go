@@ -3,25 +3,10 @@ package storage
 import (
 	"bytes"
 	"context"
-	"errors"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
-
-// repeatCreations repeats the creations that are still in flight after the barrier was raised. A creation that has had
-// an effect is not repeated but answered.
-func (s *Store) repeatCreations(ctx context.Context, numbers []int, barrier int64, changed <-chan struct{}) {
-	creations := s.inFlight.present(numbers)
-	retryWhile(ctx, changed, func() bool { return s.inFlight.mayRepeat(numbers) }, func() (bool, error) {
-		effects, err := s.effects(ctx, creations, barrier)
-		if err == nil {
-			s.inFlight.answer(effects)
-			s.inFlight.repeat(numbers, barrier)
-		}
-		return !errors.Is(err, ErrCompacted), err // without the events, the outcome of the creations stays unknown
-	})
-}
 
 // effects returns the effects of creations up to the revision of the barrier: for each creation with an effect, the
 // header of the response that etcd would have sent. The error is ErrCompacted if the events are lost.

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -115,4 +117,83 @@ func TestEffectsWithoutResponses(t *testing.T) {
 			t.Errorf("the deleted object is there again: %q, %v", value.Data, err)
 		}
 	})
+}
+
+// TestLostCreationsOfOthersObjects loses the first attempt of a creation while another client creates the object. The
+// second attempt shows that: the creation does not wait for the first one.
+func TestLostCreationsOfOthersObjects(t *testing.T) {
+	created := make(chan struct{})
+	h := newHandover(t, func(ctx context.Context, _ clientv3.Txn, _ <-chan struct{}) (*clientv3.TxnResponse, error) {
+		close(created)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	h.raise = func() error {
+		<-created
+		_, err := h.client.Put(t.Context(), "/registry/pods/a", "2")
+		return err
+	}
+	h.begin(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := h.store.Create(ctx, "pods/a", []byte("1"), 0); !errors.Is(err, storage.ErrExists) {
+		t.Errorf("got %v, want ErrExists", err)
+	}
+}
+
+// TestDeletedBarrier deletes the key of the barrier. The next creation writes the key again.
+func TestDeletedBarrier(t *testing.T) {
+	h := newHandover(t, func(ctx context.Context, _ clientv3.Txn, _ <-chan struct{}) (*clientv3.TxnResponse, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	h.begin(t.Context())
+	if _, err := h.store.Create(t.Context(), "pods/a", []byte("1"), 0); err != nil { // raises the barrier
+		t.Fatal(err)
+	}
+	if deleted, err := h.client.Delete(t.Context(), barrierKey); err != nil || deleted.Deleted != 1 {
+		t.Fatalf("deleted %v: %v", deleted, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := h.store.Create(ctx, "pods/b", []byte("1"), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAppliedWithoutSpace has an etcd that returns an error for want of space, whether it applies a transaction or not.
+func TestAppliedWithoutSpace(t *testing.T) {
+	for _, applied := range []bool{true, false} {
+		client := etcdtest.Client(t)
+		full := false
+		client.KV = &transactions{KV: client.KV,
+			commit: func(_ context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+				if !full {
+					return txn.Commit()
+				}
+				if applied {
+					if _, err := txn.Commit(); err != nil {
+						t.Error(err)
+					}
+				}
+				return nil, rpctypes.ErrNoSpace
+			}}
+		store := storage.New(client, "/registry")
+		revision, err := store.Create(t.Context(), "pods/a", []byte("1"), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		full = true
+		for _, write := range []func() (int64, error){
+			func() (int64, error) { return store.Update(t.Context(), "pods/a", revision, []byte("2"), 0) },
+			func() (int64, error) { return store.Create(t.Context(), "pods/b", []byte("1"), 0) },
+		} {
+			switch written, err := write(); {
+			case applied && (err != nil || written <= revision):
+				t.Errorf("got revision %d of a write that was applied: %v", written, err)
+			case !applied && (!errors.Is(err, storage.ErrNoSpace) || errors.Is(err, storage.ErrUncertain)):
+				t.Errorf("got %v of a write that was not applied, want ErrNoSpace", err)
+			}
+		}
+	}
 }

@@ -54,39 +54,53 @@ func (s *Store) RepeatLostWrites(ctx context.Context, changed func() <-chan stru
 		case <-clock.After(handoverGrace):
 		}
 		s.inFlight.repeat(others, outdated)
-		barrier := s.raiseBarrierWhile(ctx, outdated, next, func() bool { return s.inFlight.mayRepeat(creations) })
-		if barrier > 0 {
-			s.repeatCreations(ctx, creations, barrier, next)
-		}
+		untilNext, end := untilClosed(ctx, next)
+		s.repeatCreations(untilNext, creations, outdated)
+		end()
 	}
 }
 
-// raiseBarrierWhile raises the barrier above a revision, and returns its revision. It returns 0 when the barrier is no
-// longer needed, the leader changes again, or ctx ends.
-func (s *Store) raiseBarrierWhile(
-	ctx context.Context, outdated int64, changed <-chan struct{}, needed func() bool,
-) (barrier int64) {
-	retryWhile(ctx, changed, needed, func() (bool, error) {
-		var err error
+// repeatCreations raises the barrier above a revision, and then repeats the creations that are still in flight. A
+// creation that has had an effect is not repeated but answered. repeatCreations gives up when ctx ends.
+func (s *Store) repeatCreations(ctx context.Context, numbers []int, outdated int64) {
+	var barrier int64
+	needed := func() bool { return s.inFlight.mayRepeat(numbers) }
+	retryWhile(ctx, needed, func() (err error) {
 		barrier, err = s.raiseBarrier(ctx, outdated)
-		return true, err
+		return err
 	})
-	return barrier
+	retryWhile(ctx, needed, func() error {
+		effects, err := s.effects(ctx, s.inFlight.present(numbers), barrier)
+		switch {
+		case err == nil:
+			s.inFlight.answer(effects)
+			s.inFlight.repeat(numbers, barrier)
+		case errors.Is(err, ErrCompacted):
+			return nil // the outcome of the creations stays unknown
+		}
+		return err
+	})
+}
+
+// untilClosed returns a context that ends when a channel is closed, or with ctx.
+func untilClosed(ctx context.Context, closed <-chan struct{}) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancel(ctx)
+	go func() {
+		defer end()
+		select {
+		case <-closed:
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, end
 }
 
 // retryWhile calls attempt until it returns no error, with a growing delay: an error, for instance because the database
-// is full, may last. retryWhile gives up when attempt reports that another one is useless, when the attempts are no
-// longer needed, when the leader changes again, or when ctx ends.
-func retryWhile(ctx context.Context, changed <-chan struct{}, needed func() bool, attempt func() (bool, error)) {
-	for delay := dropPause; needed(); delay = min(2*delay, barrierTimeout) {
-		if again, err := attempt(); err == nil || !again {
-			return
-		}
+// is full, may last. retryWhile gives up when the attempts are no longer needed, or when ctx ends.
+func retryWhile(ctx context.Context, needed func() bool, attempt func() error) {
+	for delay := dropPause; ctx.Err() == nil && needed() && attempt() != nil; delay = min(2*delay, barrierTimeout) {
 		select {
 		case <-ctx.Done():
-			return
-		case <-changed:
-			return
 		case <-time.After(delay):
 		}
 	}
@@ -281,6 +295,7 @@ type outcome struct {
 	err      error
 	barrier  int64 // ModRevision of barrierKey that a creation depended on
 	attempt  int   // 0 for the first attempt
+	decides  bool  // the outcome of the write is the outcome of this attempt, whatever the other attempts return
 }
 
 func (o outcome) succeeded() bool { return o.err == nil && o.response.Succeeded }
@@ -329,21 +344,29 @@ func (s *Store) commitCreation(
 			o.barrier = barrier
 			return o
 		})
-		switch {
-		case o.err != nil:
-			return nil, o.err
-		case o.succeeded() || !s.isOutdated(o):
+		if o.err != nil || o.succeeded() {
+			return o.response, o.err
+		}
+		switch outdated, err := s.isOutdated(ctx, o); {
+		case err != nil:
+			return nil, err
+		case !outdated:
 			return o.response, nil
 		}
 	}
 }
 
 // isOutdated reports whether a creation has failed because the barrier was raised since, by this process or another
-// one. It records the new revision of the barrier, so that the creation can be sent again.
-func (s *Store) isOutdated(o outcome) bool {
+// one. It records the new revision of the barrier, so that the creation can be sent again. Without barrierKey, which
+// only a user can delete, it raises the barrier.
+func (s *Store) isOutdated(ctx context.Context, o outcome) (bool, error) {
 	current := barrierIn(o.response)
 	s.observeBarrier(current)
-	return current != o.barrier
+	if current < o.barrier {
+		_, err := s.raiseBarrier(ctx, s.barrier.Load())
+		return true, err
+	}
+	return current != o.barrier, nil
 }
 
 // run sends a transaction, and again whenever RepeatLostWrites demands it. effect is nil for an update or deletion.
@@ -361,18 +384,21 @@ func (s *Store) run(
 	w := &write{creation: effect}
 	w.answer = func(attempt int, header *etcdserverpb.ResponseHeader) {
 		response := &clientv3.TxnResponse{Header: header, Succeeded: true}
-		repeated <- outcome{response: response, attempt: attempt}
+		repeated <- outcome{response: response, attempt: attempt, decides: true}
 		abandon()
 	}
 	w.repeat = func(attempt int, barrier int64) {
 		next := untilAccepted(attempts, func() outcome { return send(attempts, barrier) })
 		next.attempt = attempt
+		// A creation is repeated after it is certain that no earlier attempt has an effect, so that the last attempt decides.
+		// Of the attempts of another write, only one that has succeeded decides.
+		next.decides = next.succeeded() || effect != nil && !next.isUncertain() && s.inFlight.removeAnswered(w, attempt)
 		if next.succeeded() {
 			s.inFlight.remove(w)
 		}
 		repeated <- next
-		if next.succeeded() {
-			abandon() // the other attempts are lost or have no effect
+		if next.decides {
+			abandon()
 		}
 	}
 	barrier := s.barrier.Load()
@@ -385,11 +411,13 @@ func (s *Store) run(
 	return o
 }
 
-// decisive returns the outcome that tells more about a transaction: the outcome of an attempt that has succeeded, or
-// else an uncertain outcome, or else the outcome of the later attempt.
+// decisive returns the outcome that tells more about a transaction: the outcome of an attempt that decides, or has
+// succeeded, or else an uncertain outcome, or else the outcome of the later attempt.
 func decisive(a, b outcome) outcome {
 	switch {
-	case a.succeeded() || !b.succeeded() && a.isUncertain():
+	case b.decides:
+		return b
+	case a.decides || a.succeeded() || !b.succeeded() && a.isUncertain():
 		return a
 	case b.succeeded() || b.isUncertain() || b.attempt > a.attempt:
 		return b

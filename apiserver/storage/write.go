@@ -1,7 +1,9 @@
 package storage
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -35,7 +37,11 @@ func (s *Store) create(
 	s.metrics.observe(ctx, "create", path, began, err)
 	span.Event(eventTransaction)
 	if err != nil {
-		return 0, fmt.Errorf("create %s: %w", path, classifyWrite(err))
+		revision, err := s.settle(ctx, put, classifyWrite(err))
+		if err != nil {
+			return 0, fmt.Errorf("create %s: %w", path, err)
+		}
+		return revision, nil
 	}
 	if !response.Succeeded {
 		return 0, fmt.Errorf("create %s: %w", path, ErrExists)
@@ -82,7 +88,7 @@ func (s *Store) swap(ctx context.Context, name, path string, expected int64, ope
 	response, err := s.commit(ctx, []clientv3.Cmp{s.at(path, expected)}, operation, clientv3.OpGet(s.Key(path)))
 	s.metrics.observe(ctx, name, path, began, err)
 	if err != nil {
-		return 0, classifyWrite(err)
+		return s.settle(ctx, operation, classifyWrite(err))
 	}
 	if response.Succeeded {
 		return response.Header.Revision, nil
@@ -95,6 +101,23 @@ func (s *Store) swap(ctx context.Context, name, path string, expected int64, ope
 		conflict.Found = true
 	}
 	return 0, conflict
+}
+
+// settle decides the outcome of a transaction that has returned an error. If another write fills the database while a
+// transaction is in flight, etcd applies the transaction, and returns ErrNoSpace nevertheless; a put whose value is
+// stored has succeeded. settle returns other errors unchanged.
+func (s *Store) settle(ctx context.Context, operation clientv3.Op, failure error) (int64, error) {
+	if !errors.Is(failure, ErrNoSpace) || !operation.IsPut() {
+		return 0, failure
+	}
+	found, err := s.get(ctx, string(operation.KeyBytes()))
+	switch {
+	case err != nil:
+		return 0, uncertainError{failure}
+	case len(found.Kvs) == 1 && bytes.Equal(found.Kvs[0].Value, operation.ValueBytes()):
+		return found.Kvs[0].ModRevision, nil
+	}
+	return 0, failure
 }
 
 // DeleteUnreadable deletes a path whose value cannot be decrypted or decoded, whatever its revision. It reads the
@@ -116,7 +139,7 @@ func (s *Store) DeleteUnreadable(ctx context.Context, path string) error {
 			clientv3.OpGet(s.Key(path), clientv3.WithKeysOnly()))
 		s.metrics.observe(ctx, "delete", path, began, err)
 		if err != nil {
-			return fmt.Errorf("delete %s: %w", path, classify(err))
+			return fmt.Errorf("delete %s: %w", path, classifyWrite(err))
 		}
 		if response.Succeeded {
 			return nil
