@@ -134,6 +134,9 @@ func (d decoder) legacy(
 	ctx context.Context, backend Backend, gv schema.GroupVersion,
 ) (discoveryv2.APIVersionDiscovery, error) {
 	path := "/apis/" + gv.Group + "/" + gv.Version
+	if gv.Group == "" {
+		path = "/api/" + gv.Version
+	}
 	r, err := document{path, discoveryTimeout, maxDiscovery, d.large}.get(ctx, backend, map[string]string{
 		"Accept": runtime.ContentTypeJSON,
 	})

@@ -172,6 +172,9 @@ func TestDiscoveryForms(t *testing.T) {
 		legacy.set("/apis", document{
 			contentType: "application/json", body: `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`,
 		})
+		legacy.set("/api/v9", document{
+			contentType: "application/json", body: strings.ReplaceAll(legacyV1, "legacy.example.com/v1", "v9"),
+		})
 		legacy.set("/apis/legacy.example.com/v1", document{contentType: "application/json", body: legacyV1})
 		c.Observe("v1.current.example.com", apiService(current, "current", "current.example.com", "v1"))
 		c.Observe("v2.current.example.com", apiService(current, "current", "current.example.com", "v2"))
@@ -179,6 +182,7 @@ func TestDiscoveryForms(t *testing.T) {
 		c.Observe("v1.beta.example.com", apiService(beta, "beta", "beta.example.com", "v1"))
 		c.Observe("v1.legacy.example.com", apiService(legacy, "legacy", "legacy.example.com", "v1"))
 		c.Observe("v2.legacy.example.com", apiService(legacy, "legacy", "legacy.example.com", "v2"))
+		c.Observe("v9.", apiService(legacy, "legacy", "", "v9"))
 		c.Known()
 		<-c.Completed()
 		synctest.Wait()
@@ -188,6 +192,7 @@ func TestDiscoveryForms(t *testing.T) {
 		check(t, c, "beta.example.com", "v1", "Current betas,betas/status")
 		check(t, c, "legacy.example.com", "v1", "Current olds,olds/status,orphans,orphans/scale")
 		check(t, c, "legacy.example.com", "v2", "Stale ")
+		check(t, c, "", "v9", "Current olds,olds/status,orphans,orphans/scale")
 		if n := current.count("/apis"); n != 1 {
 			t.Errorf("%d requests for the APIServices of one server, want 1", n)
 		}
