@@ -232,7 +232,12 @@ func (s *server) run(t *testing.T, exchanges []exchange) {
 // do sends a request and checks the response. It returns the decoded body of the response.
 func (s *server) do(t *testing.T, e exchange) any {
 	t.Helper()
-	got := s.receive(t, s.request(t, t.Context(), e))
+	return s.check(t, e, s.receive(t, s.request(t, t.Context(), e)))
+}
+
+// check compares a response with the expected one. It returns the decoded body of the response.
+func (*server) check(t *testing.T, e exchange, got received) any {
+	t.Helper()
 	if got.code != e.code {
 		t.Fatalf("%s: got status code %d, want %d: %s", e.request, got.code, e.code, got.body)
 	}
@@ -258,16 +263,18 @@ type received struct {
 // receive sends a request and returns the response.
 func (s *server) receive(t *testing.T, r *http.Request) received {
 	t.Helper()
+	return builtintest.Must[received](t)(s.send(r))
+}
+
+// send does the same as receive, and may be called in any goroutine.
+func (s *server) send(r *http.Request) (received, error) {
 	response, err := s.http.Client().Do(r)
 	if err != nil {
-		t.Fatal(err)
+		return received{}, err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return received{response.StatusCode, response.Header, body}
+	return received{response.StatusCode, response.Header, body}, err
 }
 
 // uncompressed returns the content of a gzip stream.
