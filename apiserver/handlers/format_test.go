@@ -130,10 +130,12 @@ func TestTables(t *testing.T) {
 	const columns = `columnDefinitions: [{name: Name, type: string, format: name}, {name: Data}, {name: Age}]`
 	first := s.do(t, exchange{request: "GET " + configMaps + "?limit=1", code: http.StatusOK})
 	next := url.QueryEscape(field(t, first, "metadata", "continue"))
+	revision := field(t, first, "metadata", "resourceVersion")
 	s.run(t, []exchange{
 		{
 			name: "list", request: "GET " + configMaps, accepts: tableType, code: http.StatusOK,
-			want: `{kind: Table, apiVersion: meta.k8s.io/v1, metadata: {resourceVersion: "*"}, ` + columns + `, rows: [
+			want: `{kind: Table, apiVersion: meta.k8s.io/v1, metadata: {resourceVersion: "` + revision + `"},
+				` + columns + `, rows: [
 				{cells: [a, 1, "*"], object: {kind: PartialObjectMetadata, apiVersion: meta.k8s.io/v1, metadata: {name: a}}},
 				{cells: [b, 1, "*"]}]}`,
 			header: map[string]string{"Content-Type": jsonType},

@@ -404,9 +404,9 @@ func TestWatchOverWebSockets(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
 	s.create(t, "a")
-	for accepts, text := range map[string]func([]byte) string{
-		jsonType:     func(message []byte) string { return string(message) },
-		protobufType: func(message []byte) string { return protobufEvent(t, message) },
+	for accepts, text := range map[string]func(*testing.T, []byte) string{
+		jsonType:     func(_ *testing.T, message []byte) string { return string(message) },
+		protobufType: protobufEvent,
 	} {
 		t.Run(accepts, func(t *testing.T) {
 			s.create(t, "b")
@@ -429,7 +429,7 @@ func TestWatchOverWebSockets(t *testing.T) {
 				if err := websocket.Message.Receive(socket, &message); err != nil {
 					return "", err
 				}
-				return text(message), nil
+				return text(t, message), nil
 			}}
 			e.expect(`{type: ADDED, object: {metadata: {name: a}}}`, `{type: ADDED, object: {metadata: {name: b}}}`)
 			s.remove(t, "b")
