@@ -23,7 +23,7 @@ func (r recorder) record(call string) error {
 
 func (r recorder) Admit(context.Context, *Attributes) error    { return r.record("admit") }
 func (r recorder) Validate(context.Context, *Attributes) error { return r.record("validate") }
-func (r recorder) Allocates(schema.GroupResource) bool         { return false }
+func (r recorder) Allocates(of schema.GroupResource) bool      { return of.Resource == r.name }
 func (r recorder) Reserve(context.Context, *Attributes) error  { return r.record("reserve") }
 func (r recorder) Rollback(context.Context, *Attributes)       { _ = r.record("rollback") }
 func (r recorder) Commit(context.Context, *Attributes)         { _ = r.record("commit") }
@@ -91,6 +91,16 @@ func TestCommitAndRollback(t *testing.T) {
 	chain.Rollback(t.Context(), &Attributes{})
 	if want := []string{"a commit", "b commit", "b rollback", "a rollback"}; !slices.Equal(log, want) {
 		t.Errorf("got %q, want %q", log, want)
+	}
+}
+
+// TestAllocates: an update has to start from the stored object if any of the reservers allocates for its resource.
+func TestAllocates(t *testing.T) {
+	chain := Chain{Reservers: []Reserver{recorder{name: "services"}, recorder{name: "ipaddresses"}}}
+	for plural, want := range map[string]bool{"services": true, "ipaddresses": true, "pods": false} {
+		if got := chain.Allocates(schema.GroupResource{Resource: plural}); got != want {
+			t.Errorf("%s: got %t, want %t", plural, got, want)
+		}
 	}
 }
 

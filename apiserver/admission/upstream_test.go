@@ -3,14 +3,20 @@ package admission
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	upstream "k8s.io/apiserver/pkg/admission"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/warning"
 
 	"quorate.dev/apiserver/resource"
@@ -65,6 +71,106 @@ func TestPluginsRunAgainWhenOneAsks(t *testing.T) {
 	chain := &Chain{Plugins: []Plugin{Upstream("again", again, holder)}}
 	if err := chain.Admit(t.Context(), &Attributes{Operation: Create, Definition: definition}); err != nil || rounds != 2 {
 		t.Errorf("%d rounds, want 2: %v", rounds, err)
+	}
+}
+
+// TestValuesOfTheFirstRound: a webhook stores the object that it has seen in the first round, so that the second round
+// can skip it if the object is still the same.
+func TestValuesOfTheFirstRound(t *testing.T) {
+	holder, definition := events()
+	var seen []any
+	keep := newMutation(func(a upstream.Attributes, _ upstream.ObjectInterfaces) error {
+		round := a.GetReinvocationContext()
+		seen = append(seen, round.Value("keep"), round.Value("other"))
+		round.SetValue("keep", "kept")
+		round.SetShouldReinvoke()
+		return nil
+	})
+	chain := &Chain{Plugins: []Plugin{Upstream("keep", keep, holder)}}
+	if err := chain.Admit(t.Context(), &Attributes{Operation: Create, Definition: definition}); err != nil {
+		t.Fatal(err)
+	}
+	if want := []any{nil, nil, "kept", nil}; !slices.Equal(seen, want) {
+		t.Errorf("got %v, want %v", seen, want)
+	}
+}
+
+// TestUpstreamPluginSeesTheWrite has all attributes of a write as upstream's plugins read them.
+func TestUpstreamPluginSeesTheWrite(t *testing.T) {
+	holder, definition := events()
+	object, old := &corev1.Event{Reason: "New"}, &corev1.Event{Reason: "Old"}
+	options, client := &metav1.UpdateOptions{}, &user.DefaultInfo{Name: "alice"}
+	attributes := &Attributes{
+		Operation: Update, Definition: definition, Version: definition.Versions[0], Subresource: "status",
+		Kind: definition.Versions[0].Kind, Namespace: "default", Name: "a", Object: object, Old: old, Options: options,
+		DryRun: true, User: client,
+	}
+	calls := 0
+	check := newMutation(func(a upstream.Attributes, _ upstream.ObjectInterfaces) error {
+		calls++
+		want := upstream.NewAttributesRecord(object, old, schema.GroupVersionKind{Version: "v1", Kind: "Event"}, "default",
+			"a", schema.GroupVersionResource{Version: "v1", Resource: "events"}, "status", upstream.Update, options, true,
+			client)
+		for what, values := range map[string][2]any{
+			"object": {a.GetObject(), want.GetObject()}, "old object": {a.GetOldObject(), want.GetOldObject()},
+			"kind": {a.GetKind(), want.GetKind()}, "namespace": {a.GetNamespace(), want.GetNamespace()},
+			"name": {a.GetName(), want.GetName()}, "resource": {a.GetResource(), want.GetResource()},
+			"subresource": {a.GetSubresource(), want.GetSubresource()},
+			"operation":   {a.GetOperation(), want.GetOperation()},
+			"options":     {a.GetOperationOptions(), want.GetOperationOptions()},
+			"dry run":     {a.IsDryRun(), want.IsDryRun()}, "user": {a.GetUserInfo(), want.GetUserInfo()},
+		} {
+			if values[0] != values[1] {
+				t.Errorf("%s: got %v, want %v", what, values[0], values[1])
+			}
+		}
+		return nil
+	})
+	check.Handler = upstream.NewHandler(upstream.Update)
+	// The limit of CPU time must not change the error of a plugin that is within the limit.
+	chain := &Chain{Plugins: []Plugin{Upstream("check", check, holder).WithinCPU(time.Minute)}}
+	if err := chain.Admit(t.Context(), attributes); err != nil || calls != 1 {
+		t.Errorf("%d calls, %v", calls, err)
+	}
+}
+
+// TestPanicsRejectTheWrite: the panic of a plugin, such as of the library that applies patches, rejects the write with
+// the text that kube-apiserver has for a panic in a validating webhook.
+func TestPanicsRejectTheWrite(t *testing.T) {
+	holder, definition := events()
+	panics := newMutation(func(upstream.Attributes, upstream.ObjectInterfaces) error { panic("bad patch") })
+	chain := &Chain{Plugins: []Plugin{Upstream("panics", panics, holder)}}
+	err := chain.Admit(t.Context(), &Attributes{Operation: Create, Definition: definition})
+	if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "panics has panicked: bad patch") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestAnnotationsOfTheAuditEvent: annotations are added to the audit event of the request if its level is high enough,
+// and a write without an audit event ignores them.
+func TestAnnotationsOfTheAuditEvent(t *testing.T) {
+	for level, want := range map[auditapi.Level]map[string]string{
+		auditapi.LevelMetadata: {"h/always": "1"},
+		auditapi.LevelRequest:  {"h/always": "1", "h/patch": "2"},
+		auditapi.LevelNone:     nil,
+	} {
+		holder, definition := events()
+		annotate := newMutation(func(a upstream.Attributes, _ upstream.ObjectInterfaces) error {
+			return errors.Join(a.AddAnnotation("h/always", "1"), a.AddAnnotationWithLevel("h/patch", "2", auditapi.LevelRequest))
+		})
+		chain := &Chain{Plugins: []Plugin{Upstream("annotate", annotate, holder)}}
+		ctx := audit.WithAuditContext(t.Context())
+		if err := audit.AuditContextFrom(ctx).Init(audit.RequestAuditConfig{Level: level}, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, ctx := range []context.Context{ctx, t.Context()} {
+			if err := chain.Admit(ctx, &Attributes{Operation: Create, Definition: definition}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := audit.AuditContextFrom(ctx).GetEventAnnotations(); !maps.Equal(got, want) {
+			t.Errorf("level %s: got %v, want %v", level, got, want)
+		}
 	}
 }
 

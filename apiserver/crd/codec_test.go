@@ -7,8 +7,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -196,6 +199,136 @@ func TestStoredObjectsStayReadable(t *testing.T) {
 	}
 	if got := specOf(t, object); got != `{"a":"x"}` {
 		t.Errorf("spec %s", got)
+	}
+}
+
+// TestUnreadableStoredObjects reads stored objects that no release has written. A list ends before them.
+func TestUnreadableStoredObjects(t *testing.T) {
+	t.Parallel()
+	v := define(t, sample(t)).Version("v1beta1")
+	for name, test := range map[string]struct{ stored, want string }{
+		"no JSON": {`{`, "decode stored custom resource: "},
+		"metadata of another type": {`{"apiVersion":"example.com/v1","kind":"Widget","metadata":"text"}`,
+			"stored custom resource: invalid metadata: expected object, got string"},
+		"a version that the definition does not have": {`{"apiVersion":"example.com/v9","kind":"Widget"}`,
+			"request to convert CR from an invalid group/version: example.com/v9"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := v.Codec.Load(t.Context(), []byte(test.stored))
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("load: got %v, want %s", err, test.want)
+			}
+			objects, err := v.Codec.LoadAll(t.Context(), [][]byte{
+				storedWidget("v1", "a"), storedWidget("v1beta1", "b"), []byte(test.stored), storedWidget("v1", "c"),
+			})
+			if names(objects) != "a b" || err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("load all: got %s, %v; want %s", names(objects), err, test.want)
+			}
+			for _, object := range objects {
+				if got := object.(*unstructured.Unstructured).GetAPIVersion(); got != "example.com/v1beta1" {
+					t.Errorf("loaded an object in %s", got)
+				}
+			}
+		})
+	}
+}
+
+// TestLargeDefaults: an object may be small without its defaults and too large to be stored with them. Requests with
+// such an object fail.
+func TestLargeDefaults(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("d", 1<<10)
+	v := withSchema(t, `{"type":"object","properties":{"list":{"type":"array","items":{"type":"object",`+
+		`"properties":{"a":{"type":"string","default":"`+long+`"}}}}}}`)
+	objects := func(number int) []byte {
+		return []byte(head + `{"list":[` + strings.TrimSuffix(strings.Repeat("{},", number), ",") + "]}}")
+	}
+	if _, _, _, err := v.Codec.Decode(objects(100), runtime.ContentTypeJSON, resource.Ignore); err != nil {
+		t.Errorf("defaults within the limit: %v", err)
+	}
+	_, _, _, err := v.Codec.Decode(objects(10_000), runtime.ContentTypeJSON, resource.Ignore)
+	if !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("defaults of 10 MiB: %v", err)
+	}
+	stored, err := v.Codec.Load(t.Context(), objects(10_000)) // stored before the schema had defaults
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.Codec.Store(t.Context(), stored); !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("store: %v", err)
+	}
+	if _, err := v.Codec.Load(t.Context(), objects(100_000)); err == nil ||
+		!strings.Contains(err.Error(), "its defaults are larger than") {
+		t.Errorf("stored object with defaults of 100 MiB: %v", err)
+	}
+}
+
+// TestPatchedBodies decodes what a patch has made of an object. Unknown and duplicate fields are reported as in the
+// body of a request.
+func TestPatchedBodies(t *testing.T) {
+	t.Parallel()
+	v := withSchema(t, `{"type":"object","properties":{"a":{"type":"string"}}}`)
+	object, strict, err := v.Codec.DecodePatched([]byte(head+`{"a":"x","b":1}}`), resource.Strict)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := specOf(t, object); got != `{"a":"x"}` {
+		t.Errorf("spec %s", got)
+	}
+	if len(strict) != 1 || strict[0].Error() != `unknown field "spec.b"` {
+		t.Errorf("strict errors %v", strict)
+	}
+}
+
+// TestInternalVersionIsTheServedVersion: the codec copies an object instead of converting it, so that a change of the
+// copy does not change the original.
+func TestInternalVersionIsTheServedVersion(t *testing.T) {
+	t.Parallel()
+	codec := withSchema(t, `{"type":"object"}`).Codec
+	for name, convert := range map[string]func(runtime.Object) (runtime.Object, error){
+		"External": codec.External, "Internal": codec.Internal,
+	} {
+		original := newWidget("w")
+		converted, err := convert(original)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if difference := cmp.Diff(original, converted); difference != "" {
+			t.Errorf("%s: %s", name, difference)
+		}
+		converted.(*unstructured.Unstructured).SetName("changed")
+		if original.GetName() != "w" {
+			t.Errorf("%s shares the content of the original", name)
+		}
+		if _, err := convert(&corev1.Pod{}); err == nil || err.Error() != "*v1.Pod is not a custom resource" {
+			t.Errorf("%s of a Pod: %v", name, err)
+		}
+	}
+	if _, err := codec.Store(t.Context(), &corev1.Pod{}); err == nil {
+		t.Error("a Pod was stored as a custom resource")
+	}
+}
+
+// TestMissingSelectableFields: a field that an object does not have, or that is null, is selected by the empty string,
+// and a number by its digits.
+func TestMissingSelectableFields(t *testing.T) {
+	t.Parallel()
+	definition := sample(t)
+	definition.Spec.Versions[0].SelectableFields = []apiextensionsv1.SelectableField{
+		{JSONPath: ".spec.color"}, {JSONPath: ".spec.replicas"}, {JSONPath: ".spec.note"},
+	}
+	got, err := define(t, definition).Fields(widget(map[string]any{"replicas": int64(2), "note": nil}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fields.Set{
+		"metadata.name": "w", "metadata.namespace": "default", "spec.color": "", "spec.replicas": "2", "spec.note": "",
+	}
+	if difference := cmp.Diff(want, got); difference != "" {
+		t.Error(difference)
+	}
+	if _, err := define(t, sample(t)).Fields(&corev1.Pod{}); err == nil {
+		t.Error("a Pod has the fields of a custom resource")
 	}
 }
 

@@ -1,6 +1,7 @@
 package crd_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -59,15 +60,34 @@ func TestConditions(t *testing.T) {
 				"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted",
 				"KubernetesAPIApprovalPolicyConformant=False MissingAnnotation",
 			}},
-		{"community group with approval", func(d *apiextensionsv1.CustomResourceDefinition) {
-			d.Spec.Group = "x.k8s.io"
-			d.Annotations = map[string]string{
-				apiextensionsv1.KubeAPIApprovedAnnotation: "https://github.com/kubernetes/kubernetes/pull/1",
-			}
-		}, nil, true, []string{
-			"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted",
-			"KubernetesAPIApprovalPolicyConformant=True ApprovedAnnotation",
-		}},
+		{
+			"community group with approval", community("https://github.com/kubernetes/kubernetes/pull/1"), nil, true, []string{
+				"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted",
+				"KubernetesAPIApprovalPolicyConformant=True ApprovedAnnotation",
+			},
+		},
+		{
+			"community group with an annotation that is no URL", community("approved by all"), nil, true, []string{
+				"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted",
+				"KubernetesAPIApprovalPolicyConformant=False InvalidAnnotation",
+			},
+		},
+		{
+			"community group that is unapproved on purpose", community("unapproved, experimental-only"), nil, true, []string{
+				"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted",
+				"KubernetesAPIApprovalPolicyConformant=False UnapprovedAnnotation",
+			},
+		},
+		{
+			"schema that cannot be checked", func(d *apiextensionsv1.CustomResourceDefinition) {
+				d.Spec.Versions[0].Schema.OpenAPIV3Schema.Items = &apiextensionsv1.JSONSchemaPropsOrArray{
+					JSONSchemas: []apiextensionsv1.JSONSchemaProps{{Type: "string"}},
+				}
+			}, nil, true, []string{
+				"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted",
+				"NonStructuralSchema=Unknown StructuralError",
+			},
+		},
 		{"webhook with a broken bundle", func(d *apiextensionsv1.CustomResourceDefinition) {
 			d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Webhook: &apiextensionsv1.WebhookConversion{
 				ClientConfig: &apiextensionsv1.WebhookClientConfig{CABundle: []byte("no certificate")},
@@ -93,6 +113,29 @@ func TestConditions(t *testing.T) {
 				t.Errorf("stored versions %v", status.StoredVersions)
 			}
 		})
+	}
+}
+
+// community returns a change that moves a definition to a protected group, with an annotation about its approval.
+func community(approval string) func(*apiextensionsv1.CustomResourceDefinition) {
+	return func(d *apiextensionsv1.CustomResourceDefinition) {
+		d.Spec.Group = "x.k8s.io"
+		d.Annotations = map[string]string{apiextensionsv1.KubeAPIApprovedAnnotation: approval}
+	}
+}
+
+// TestStoredVersionsGrow: a new storage version is added to the stored versions, and none is removed, because objects
+// may still be stored in the others.
+func TestStoredVersionsGrow(t *testing.T) {
+	definition := sample(t)
+	for _, want := range []string{"[v1]", "[v1 v1beta1]", "[v1 v1beta1]"} {
+		definition.Status = crd.Conditions(definition, crd.Claim(), true)
+		if got := fmt.Sprint(definition.Status.StoredVersions); got != want {
+			t.Errorf("stored versions are %s, want %s", got, want)
+		}
+		for i := range definition.Spec.Versions {
+			definition.Spec.Versions[i].Storage = !definition.Spec.Versions[i].Storage
+		}
 	}
 }
 

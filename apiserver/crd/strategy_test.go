@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -209,6 +210,67 @@ func TestScale(t *testing.T) {
 		"application/json", resource.Strict)
 	if err != nil || body.(*autoscalingv1.Scale).Spec.Replicas != 3 {
 		t.Errorf("body %v %v", body, err)
+	}
+}
+
+// TestScaleOfUnusualObjects reads and writes the Scale of objects whose fields a Scale cannot represent. As with
+// kube-apiserver, these reads are internal errors of the server, and these writes are bad requests.
+func TestScaleOfUnusualObjects(t *testing.T) {
+	t.Parallel()
+	view := define(t, sample(t)).Version("v1").Endpoints["scale"].View
+	object := func(fields ...any) *unstructured.Unstructured { // a path and a value
+		w := newWidget("w")
+		if err := unstructured.SetNestedField(w.Object, fields[1], strings.Split(fields[0].(string), ".")...); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	for name, parent := range map[string]runtime.Object{
+		".spec.replicas accessor error: many is of the type string, expected int64":   object("spec.replicas", "many"),
+		".status.replicas accessor error: many is of the type string, expected int64": object("status.replicas", "many"),
+		".status.selector accessor error: 1 is of the type int64, expected string":    object("status.selector", int64(1)),
+	} {
+		if _, err := view.Get(parent); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), name) {
+			t.Errorf("get: got %v, want %s", err, name)
+		}
+		if _, err := view.(resource.Initial).Before(parent); !apierrors.IsInternalError(err) {
+			t.Errorf("before an update: got %v, want %s", err, name)
+		}
+	}
+	if err := view.Set(object("spec", "text"), &autoscalingv1.Scale{}); !apierrors.IsBadRequest(err) {
+		t.Errorf("replicas of an object whose spec is a string: %v", err)
+	}
+	for _, err := range []error{view.Validate(newWidget("w")), view.Set(newWidget("w"), newWidget("w"))} {
+		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "wrong object passed to Scale update") {
+			t.Errorf("another object instead of a Scale: %v", err)
+		}
+	}
+	if err := view.Validate(&autoscalingv1.Scale{}); err != nil {
+		t.Errorf("an empty Scale: %v", err)
+	}
+}
+
+// TestScaleBeforeReplicasAreSet starts an update of an object without replicas from 0, although reading its Scale is an
+// error.
+func TestScaleBeforeReplicasAreSet(t *testing.T) {
+	t.Parallel()
+	view := define(t, sample(t)).Version("v1").Endpoints["scale"].View
+	w := newWidget("w")
+	unstructured.RemoveNestedField(w.Object, "spec", "replicas")
+	before, err := view.(resource.Initial).Before(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if scale := before.(*autoscalingv1.Scale); scale.Spec.Replicas != 0 || scale.Name != "w" {
+		t.Errorf("got %v", scale)
+	}
+	// Managed fields may be recorded in any version, of which v1beta1 has no scale subresource.
+	paths := view.(resource.ScaledKind).ReplicasPaths()
+	if got := paths["example.com/v1"].String(); got != ".spec.replicas" {
+		t.Errorf("path of the replicas in v1: %s", got)
+	}
+	if path, ok := paths["example.com/v1beta1"]; !ok || path != nil {
+		t.Errorf("path of the replicas in v1beta1: %v", path)
 	}
 }
 

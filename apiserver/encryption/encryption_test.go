@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage/value"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -390,4 +391,37 @@ func TestPluginDown(t *testing.T) {
 		got, err := restarted.Get(t.Context(), "secrets/a")
 		return err == nil && string(got.Data) == "plain" && got.Stale
 	})
+}
+
+// TestMalformedErrors: with the feature gate AllowUnsafeMalformedObjectDeletion, a value that cannot be decrypted has
+// kube-apiserver's error, with or without a file. Other values are read and written as without the gate.
+func TestMalformedErrors(t *testing.T) {
+	encrypted := load(t, configuration(aescbc("one"))).Storage(catalogs())
+	for name, test := range map[string]struct {
+		encryption *storage.Encryption
+		prefix     string // of what is stored
+	}{
+		"without a file": {nil, ""}, "with a file": {encrypted, "k8s:enc:aescbc:v1:one:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			transformer := encryption.Malformed(test.encryption).For("secrets/a")
+			of := value.DefaultContext("/registry/secrets/a")
+			sealed := must[[]byte](t)(transformer.TransformToStorage(t.Context(), []byte("plain"), of))
+			if !strings.HasPrefix(string(sealed), test.prefix) {
+				t.Errorf("stored as %q", sealed)
+			}
+			plain, stale, err := transformer.TransformFromStorage(t.Context(), sealed, of)
+			if string(plain) != "plain" || stale || err != nil {
+				t.Errorf("got %q, stale is %t, %v", plain, stale, err)
+			}
+			const want = "data from the storage is not transformable revision=0: "
+			_, _, err = transformer.TransformFromStorage(t.Context(), []byte("k8s:enc:unknown:v1:x"), of)
+			if err == nil || !strings.HasPrefix(err.Error(), want) || errors.Unwrap(err) == nil {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		})
+	}
+	if encryption.Malformed(nil).Remote || !encryption.Malformed(&storage.Encryption{Remote: true}).Remote {
+		t.Error("Malformed changes whether the transformers are remote")
+	}
 }

@@ -18,12 +18,19 @@ func Validate(file string, reload bool) error {
 	if err != nil {
 		return fmt.Errorf("error while loading file: error reading encryption provider configuration file %q: %w", file, err)
 	}
+	if len(data) == 0 {
+		return fmt.Errorf("error while loading file: encryption provider configuration file %q is empty", file)
+	}
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder()
-	content := &apiserver.EncryptionConfiguration{}
-	if err := runtime.DecodeInto(decoder, data, content); err != nil {
+	decoded, kind, err := decoder.Decode(data, nil, nil)
+	if err != nil {
 		return fmt.Errorf("error decoding encryption provider configuration file %q: %w", file, err)
+	}
+	content, ok := decoded.(*apiserver.EncryptionConfiguration)
+	if !ok {
+		return fmt.Errorf("got unexpected config type: %v", kind)
 	}
 	if err := validation.ValidateEncryptionConfiguration(content, reload).ToAggregate(); err != nil {
 		return err

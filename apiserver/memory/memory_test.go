@@ -1,9 +1,19 @@
 package memory
 
 import (
+	"context"
+	"os"
+	"runtime/debug"
+	"strings"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 )
 
 // files returns a file system.
@@ -48,6 +58,12 @@ func TestCgroupLimit(t *testing.T) {
 		"both, version 2 without the controller": {map[string]string{
 			"proc/self/cgroup": "4:memory:/a\n0::/b\n", "sys/fs/cgroup/memory/a/memory.limit_in_bytes": "5000\n",
 		}, 5000},
+		"lines that are no cgroup": {map[string]string{
+			"proc/self/cgroup": "\nno cgroup\n0::/\n", "sys/fs/cgroup/memory.max": "6000\n",
+		}, 6000},
+		"a limit of nothing": {map[string]string{
+			"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/memory.max": "7000\n", "sys/fs/cgroup/a/memory.max": "0\n",
+		}, 7000},
 		"unreadable": {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "many\n"}, Unlimited},
 	} {
 		if got := CgroupLimit(files(test.files)); got != test.want {
@@ -67,6 +83,76 @@ func TestReserve(t *testing.T) {
 		if got := Reserve(test.limit, test.database); got != test.want {
 			t.Errorf("of %d MiB: %d MiB, want %d", test.limit/mebibyte, got/mebibyte, test.want/mebibyte)
 		}
+	}
+}
+
+// TestConfigure: a limit that the user has set with GOMEMLIMIT is kept, and otherwise the limit of the cgroup of the
+// test, if it has one, minus the reserve becomes the limit.
+func TestConfigure(t *testing.T) {
+	const own, database = 123 << 30, 1 << 30
+	before := debug.SetMemoryLimit(own)
+	t.Cleanup(func() { debug.SetMemoryLimit(before) })
+	t.Setenv("GOMEMLIMIT", "123GiB")
+	if got := Configure(database); got != own || Limit() != own {
+		t.Errorf("with GOMEMLIMIT: got %d, in effect is %d, want %d", got, Limit(), own)
+	}
+	t.Setenv("GOMEMLIMIT", "")
+	want := int64(own)
+	if cgroup := CgroupLimit(os.DirFS("/")); cgroup != Unlimited {
+		want = cgroup - Reserve(cgroup, database)
+	}
+	if got := Configure(database); got != want || Limit() != want {
+		t.Errorf("without GOMEMLIMIT: got %d, in effect is %d, want %d", got, Limit(), want)
+	}
+}
+
+// TestPressure observes the heap of the test, with limits that are far below it or far above it.
+func TestPressure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const below, above = int64(1000), int64(1) << 50
+		var logged []string
+		p := NewPressure(below, funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{}))
+		ctx, cancel := context.WithCancel(t.Context())
+		fake := clocktesting.NewFakeClock(time.Unix(0, 0))
+		go p.Run(ctx, fake)
+		synctest.Wait() // until Run waits for the first tick
+		if p.Level() != Normal {
+			t.Errorf("the level is %v before the first sample", p.Level())
+		}
+		for i, step := range []struct {
+			limit int64
+			after time.Duration
+			level Level
+			lines int // that have been logged so far
+		}{
+			{below, sampleInterval, Critical, 1},
+			{below, hold, Critical, 1},
+			{above, sampleInterval, Critical, 1}, // a level is held for a second
+			{above, hold, Normal, 1},
+			{below, sampleInterval, Critical, 1}, // at most one line in a minute
+			{above, logInterval, Normal, 1},
+			{below, sampleInterval, Critical, 2},
+		} {
+			p.limit = step.limit // Run waits for a tick
+			fake.Step(step.after)
+			synctest.Wait()
+			if p.Level() != step.level || len(logged) != step.lines {
+				t.Errorf("step %d: the level is %v, logged %q, want %v and %d lines", i, p.Level(), logged, step.level, step.lines)
+			}
+		}
+		if len(logged) > 0 && !strings.Contains(logged[0], `"level"="critical"`) {
+			t.Errorf("logged %s", logged[0])
+		}
+		cancel()
+	})
+}
+
+// TestNoPressureWithoutALimit: Run returns, and all requests are served.
+func TestNoPressureWithoutALimit(t *testing.T) {
+	p := NewPressure(Unlimited, logr.Discard())
+	p.Run(t.Context(), clock.RealClock{})
+	if p.Level() != Normal {
+		t.Errorf("the level is %v", p.Level())
 	}
 }
 

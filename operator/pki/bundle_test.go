@@ -169,6 +169,12 @@ func TestCheckServing(t *testing.T) {
 	a := authority(t, "user's")
 	pair := must(a.Issue(serving, start))(t)
 	client := must(a.Issue(Leaf{CommonName: "c", DNSNames: serving.DNSNames, Client: true}, start))(t)
+	both, err := Bundle{Signer: a}.Add(authority(t, "intermediate"), start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chained := must(both.Promote().Issue(serving, start))(t)
+	withoutChain := Pair{Certificate: encode(certificate(t, chained).Raw), Key: chained.Key}
 	for name, c := range map[string]struct {
 		pair    Pair
 		trusted []byte
@@ -183,7 +189,10 @@ func TestCheckServing(t *testing.T) {
 		"another authority":    {pair, authority(t, "x").Certificate, "demo.ns.svc", start, "unknown authority"},
 		"garbage as authority": {pair, []byte("x"), "demo.ns.svc", start, "ca.crt"},
 		"client certificate":   {client, a.Certificate, "demo.ns.svc", start, "usage"},
+		"intermediate":         {chained, a.Certificate, "demo.ns.svc", start, ""},
+		"missing intermediate": {withoutChain, a.Certificate, "demo.ns.svc", start, "unknown authority"},
 		"expired":              {pair, a.Certificate, "demo.ns.svc", start.Add(2 * LeafLifetime), "expired at"},
+		"not yet valid":        {pair, a.Certificate, "demo.ns.svc", start.Add(-time.Hour), "not valid before 2025-12-31T"},
 		"key of another":       {Pair{pair.Certificate, client.Key}, a.Certificate, "demo.ns.svc", start, "does not match"},
 		"missing key":          {Pair{Certificate: pair.Certificate}, a.Certificate, "demo.ns.svc", start, "not a PEM"},
 		"without any host":     {pair, a.Certificate, "", start, ""},

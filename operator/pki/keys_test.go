@@ -1,6 +1,11 @@
 package pki_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"slices"
 	"testing"
 
@@ -38,5 +43,65 @@ func TestRestoredKeys(t *testing.T) {
 				t.Error("the resumed rotation does not drop the other keys")
 			}
 		})
+	}
+}
+
+// ellipticKey returns a key of another type than the keys that the operator creates, in PKCS 8.
+func ellipticKey(t *testing.T) pki.Pair {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pki.Pair{
+		Certificate: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}),
+		Key:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+	}
+}
+
+// TestKeysCheck has the keys of Secrets that users provide, which API servers may be unable to use.
+func TestKeysCheck(t *testing.T) {
+	first, err := pki.NewServiceAccountKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := pki.NewServiceAccountKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	curve := ellipticKey(t)
+	const (
+		mismatch  = "service-account.key does not match a key in service-account.pub"
+		noPrivate = "service-account.key is not a PEM-encoded private key"
+		noPublic  = "service-account.pub has no PEM-encoded public key"
+	)
+	for name, c := range map[string]struct {
+		keys pki.Keys
+		want string // "" for usable keys
+	}{
+		"valid":               {pki.Keys{Signer: first}, ""},
+		"during a rotation":   {pki.Keys{Signer: first}.Add(second), ""},
+		"after the promotion": {pki.Keys{Signer: first}.Add(second).Promote(), ""},
+		"elliptic curve":      {pki.Keys{Signer: curve}, ""},
+		"another public key":  {pki.Keys{Signer: pki.Pair{Certificate: second.Certificate, Key: first.Key}}, mismatch},
+		"another key on a curve": {
+			pki.Keys{Signer: pki.Pair{Certificate: ellipticKey(t).Certificate, Key: curve.Key}}, mismatch,
+		},
+		"another type of key": {pki.Keys{Signer: pki.Pair{Certificate: first.Certificate, Key: curve.Key}}, mismatch},
+		"no private key":      {pki.Keys{Signer: pki.Pair{Certificate: first.Certificate}}, noPrivate},
+		"no public key":       {pki.Keys{Signer: pki.Pair{Key: first.Key}}, noPublic},
+	} {
+		err := c.keys.Check()
+		if (err == nil) != (c.want == "") || err != nil && err.Error() != c.want {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
 	}
 }

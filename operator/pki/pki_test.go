@@ -98,6 +98,11 @@ func TestEvaluate(t *testing.T) {
 	address := serving
 	address.Addresses = nil
 
+	renamed, regrouped, both := serving, serving, serving
+	renamed.CommonName = "other"
+	regrouped.Organizations = []string{"system:masters"}
+	both.Client = true
+
 	for name, c := range map[string]struct {
 		pair Pair
 		leaf Leaf
@@ -113,6 +118,9 @@ func TestEvaluate(t *testing.T) {
 		"by another clock":     {pair, serving, start.Add(-time.Minute), ""},
 		"another name wanted":  {pair, further, start, "DNS names"},
 		"no address wanted":    {pair, address, start, "addresses"},
+		"common name wanted":   {pair, renamed, start, "common name"},
+		"organization wanted":  {pair, regrouped, start, "organizations"},
+		"client usage wanted":  {pair, both, start, "usages"},
 		"another authority":    {foreign, serving, start, "another authority"},
 		"keys mixed up":        {Pair{pair.Certificate, foreign.Key}, serving, start, "does not match"},
 		"empty":                {Pair{}, serving, start, "unreadable"},

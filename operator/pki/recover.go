@@ -94,19 +94,20 @@ func Select(certificates []byte, accept func(commonName string) bool) []byte {
 
 // Check returns why API servers cannot use the keys, or nil.
 func (k Keys) Check() error {
-	if _, err := keyutil.ParsePrivateKeyPEM(k.Signer.Key); err != nil {
+	private, err := keyutil.ParsePrivateKeyPEM(k.Signer.Key)
+	if err != nil {
 		return errors.New(signingKey + " is not a PEM-encoded private key")
 	}
 	public, err := keyutil.ParsePublicKeysPEM(k.Verifying())
 	if err != nil {
 		return errors.New(verifyingKey + " has no PEM-encoded public key")
 	}
-	private, err := keyutil.ParsePublicKeysPEM(k.Signer.Key)
-	if err != nil {
-		return nil // the public key cannot be derived from a private key of this type, so it is not compared
+	signer, ok := private.(crypto.Signer)
+	if !ok {
+		return nil // the key has no public key that could be compared
 	}
 	matches := slices.ContainsFunc(public, func(key any) bool {
-		derived, ok := private[0].(interface{ Equal(crypto.PublicKey) bool })
+		derived, ok := signer.Public().(interface{ Equal(crypto.PublicKey) bool })
 		return ok && derived.Equal(key)
 	})
 	if !matches {

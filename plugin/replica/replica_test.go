@@ -34,6 +34,8 @@ const member = `# TYPE etcd_debugging_mvcc_current_revision gauge
 etcd_debugging_mvcc_current_revision 8123
 # TYPE etcd_mvcc_db_total_size_in_bytes gauge
 etcd_mvcc_db_total_size_in_bytes 2.5165824e+07
+# TYPE etcd_mvcc_db_total_size_in_use_in_bytes gauge
+etcd_mvcc_db_total_size_in_use_in_bytes 1.048576e+06
 # TYPE etcd_server_quota_backend_bytes gauge
 etcd_server_quota_backend_bytes 5.153960754e+09
 `
@@ -55,7 +57,7 @@ func TestParse(t *testing.T) {
 	if got := parse(t, text, at); got != want {
 		t.Errorf("without a member: got %+v, want %+v", got, want)
 	}
-	want.Revision, want.DBSize, want.DBQuota = 8123, 25165824, 5153960754
+	want.Revision, want.DBSize, want.DBInUse, want.DBQuota = 8123, 25165824, 1048576, 5153960754
 	if got := parse(t, text+member, at); got != want {
 		t.Errorf("with a member: got %+v, want %+v", got, want)
 	}

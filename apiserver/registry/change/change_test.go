@@ -28,10 +28,16 @@ func (w *warnings) AddWarning(_, text string) { *w = append(*w, text) }
 // deployments returns the target of a deployment or of its subresource.
 func deployments(t *testing.T, subresource string) resource.Target {
 	t.Helper()
+	return builtInTarget(t, "deployments", subresource)
+}
+
+// builtInTarget returns the target of an object in apps/v1.
+func builtInTarget(t *testing.T, plural, subresource string) resource.Target {
+	t.Helper()
 	catalog := resource.NewCatalog(builtin.Definitions(builtin.Options{EventTTL: time.Hour})...)
-	match, ok := catalog.Lookup("apps", "v1", "deployments")
+	match, ok := catalog.Lookup("apps", "v1", plural)
 	if !ok {
-		t.Fatal("deployments are not served")
+		t.Fatalf("%s are not served", plural)
 	}
 	return resource.Target{Match: match, Endpoint: match.Version.Endpoints[subresource], Namespace: "n", Name: "web"}
 }
