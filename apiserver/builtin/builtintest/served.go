@@ -78,7 +78,7 @@ func describe(t *testing.T, d *resource.Definition) Served {
 		Resource: d.Plural, Kind: d.Kind, ShortNames: strings.Join(d.ShortNames, " "),
 		Categories: strings.Join(d.Categories, " "), Namespaced: d.Namespaced, ReturnsDeleted: d.ReturnsDeleted,
 	}
-	if d.StoragePath != "" {
+	if d.StoragePath != "" && !computed(d) {
 		row.Stored = d.StoragePath + " " + d.StorageVersion.String()
 	}
 	for i, v := range d.Versions {
@@ -94,6 +94,11 @@ func describe(t *testing.T, d *resource.Definition) Served {
 	}
 	row.Fields, row.Columns = selectable(t, d), columns(t.Context(), t, d.Versions[0])
 	return row
+}
+
+// computed reports whether the objects of a resource are computed on each read.
+func computed(d *resource.Definition) bool {
+	return len(d.Versions) > 0 && d.Versions[0].Endpoints[""].Compute != nil
 }
 
 func describeSubresources(v *resource.Version) []string {

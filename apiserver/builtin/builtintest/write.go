@@ -28,8 +28,8 @@ import (
 // UID is the UID of the objects of writes.
 const UID = "5e6c0b3f-2a0e-4a55-9a4f-6f7b4d0f2a11"
 
-// Write is the create or the update of an object, and its expected result. The object is decoded, defaulted, prepared
-// and validated as in a request to the server, but not stored.
+// Write is the create or the update of an object, and its expected result. The object is decoded, defaulted, prepared,
+// validated and encoded for storage as in a request to the server, but not stored.
 type Write struct {
 	// Endpoint is the plural of the resource, with the subresource after a slash, such as "deployments/status".
 	Endpoint string
@@ -46,8 +46,8 @@ type Write struct {
 	// Update is the merge patch that the client sends to Endpoint, in YAML. If it is empty, the write is a create.
 	Update string
 
-	// Want has the expected values of fields of the written object, or of its parent if Endpoint is a view. The value of
-	// an absent field is empty; the values of other fields than strings are in JSON.
+	// Want has the expected values of fields of the object that is read after the write, or of its parent if Endpoint is a
+	// view. The value of an absent field is empty; the values of other fields than strings are in JSON.
 	Want map[string]string
 	// Errors are the expected validation errors, each with the path of its field. An error that is not a validation error
 	// is its text.
@@ -66,10 +66,36 @@ func CheckWrites(t *testing.T, definitions []*resource.Definition, writes map[st
 
 func (w Write) check(t *testing.T, definitions []*resource.Definition) {
 	t.Helper()
+	codec, object, warned, err := w.run(t, definitions)
+	if got := messages(err); !slices.Equal(got, w.Errors) {
+		t.Errorf("got the errors\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(w.Errors, "\n\t"))
+	}
+	if !slices.Equal(warned, w.Warnings) {
+		t.Errorf("got the warnings\n\t%s\nwant\n\t%s", strings.Join(warned, "\n\t"), strings.Join(w.Warnings, "\n\t"))
+	}
+	if err == nil {
+		Must[metav1.Object](t)(meta.Accessor(object)).SetResourceVersion("")
+		stored := Must[[]byte](t)(codec.Store(t.Context(), object))
+		CheckFields(t, Must[runtime.Object](t)(codec.LoadExternal(t.Context(), stored)), w.Want)
+	}
+}
+
+// Errs returns the errors of the write, in the form of Errors.
+func (w Write) Errs(t *testing.T, definitions []*resource.Definition) []string {
+	t.Helper()
+	_, _, _, err := w.run(t, definitions)
+	return messages(err)
+}
+
+// run returns the codec of the resource, the written object, the warnings and the error of the write.
+func (w Write) run(t *testing.T, definitions []*resource.Definition) (
+	codec resource.Codec, object runtime.Object, warned []string, err error,
+) {
+	t.Helper()
 	plural, subresource, _ := strings.Cut(w.Endpoint, "/")
 	target := FindTarget(t, definitions, plural, w.Version)
 	recorder := &warnings{}
-	object, err := created(warning.WithWarningRecorder(t.Context(), recorder), t, target, w)
+	object, err = created(warning.WithWarningRecorder(t.Context(), recorder), t, target, w)
 	if w.Update != "" {
 		if err != nil {
 			t.Fatalf("create the object: %v", err)
@@ -81,15 +107,7 @@ func (w Write) check(t *testing.T, definitions []*resource.Definition) {
 		}
 		object, err = updated(warning.WithWarningRecorder(t.Context(), recorder), t, target, object, w)
 	}
-	if got := messages(err); !slices.Equal(got, w.Errors) {
-		t.Errorf("got the errors\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(w.Errors, "\n\t"))
-	}
-	if !slices.Equal(recorder.texts, w.Warnings) {
-		t.Errorf("got the warnings\n\t%s\nwant\n\t%s", strings.Join(recorder.texts, "\n\t"), strings.Join(w.Warnings, "\n\t"))
-	}
-	if err == nil {
-		CheckFields(t, Must[runtime.Object](t)(target.Version.Codec.External(object)), w.Want)
-	}
+	return target.Version.Codec, object, recorder.texts, err
 }
 
 // FindTarget returns the target of requests to a resource. The default of version is the preferred version.
