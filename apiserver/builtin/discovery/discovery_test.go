@@ -57,8 +57,11 @@ func TestEndpointSlices(t *testing.T) {
 			Want: map[string]string{"metadata.generation": "1"},
 		},
 		"unusual addresses cause warnings": {
-			Endpoint: "endpointslices", Object: slice, With: "{addressType: IPv6, endpoints: [{addresses: ['fd00::0:4']}]}",
-			Warnings: []string{},
+			Endpoint: "endpointslices", Object: slice, With: "{addressType: IPv6, endpoints: []}",
+			Stored: "endpoints: [{addresses: ['fd00::0:4']}]", Update: "metadata: {labels: {a: b}}",
+			Warnings: []string{
+				`endpoints[0].addresses[0]: IPv6 address "fd00::0:4" should be in RFC 5952 canonical format ("fd00::4")`,
+			},
 		},
 		"host names are deprecated": {
 			Endpoint: "endpointslices", Object: slice, With: names, Warnings: []string{deprecated},
