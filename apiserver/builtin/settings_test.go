@@ -63,7 +63,8 @@ func TestGatesRejectsWhatConfigureRejects(t *testing.T) {
 
 func TestGateStatus(t *testing.T) {
 	for name, want := range map[string]string{
-		"ShardedListAndWatch": "not implemented: refused when on", "OpenAPIEnums": "refused when off", "ClusterTrustBundle": "",
+		"ShardedListAndWatch": "not implemented: refused when on", "OpenAPIEnums": "refused when off",
+		"ClusterTrustBundle": "",
 	} {
 		if got := builtin.GateStatus(name); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)

@@ -30,7 +30,8 @@ func TestToInternal(t *testing.T) {
 		t.Fatal(err)
 	}
 	internal := object.(*apps.Deployment)
-	if internal.Name != "web" || internal.Spec.Replicas != 1 || internal.Spec.Strategy.Type != apps.RollingUpdateDeploymentStrategyType {
+	if internal.Name != "web" || internal.Spec.Replicas != 1 ||
+		internal.Spec.Strategy.Type != apps.RollingUpdateDeploymentStrategyType {
 		t.Errorf("got %+v", internal)
 	}
 	if external.Spec.Replicas != nil {

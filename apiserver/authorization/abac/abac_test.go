@@ -43,13 +43,15 @@ func TestAuthorize(t *testing.T) {
 		request authorizer.AttributesRecord
 		allowed bool
 	}{
-		"alice gets a pod":                  {pod(alice, "get", "team"), true},
-		"alice watches pods":                {pod(alice, "watch", "team"), true},
-		"alice deletes a pod":               {pod(alice, "delete", "team"), false},
-		"alice gets a pod of others":        {pod(alice, "get", "other"), false},
-		"an administrator deletes a pod":    {pod(root, "delete", "other"), true},
-		"alice gets the health":             {authorizer.AttributesRecord{User: alice, Verb: "get", Path: "/healthz"}, true},
-		"an anonymous user gets the health": {authorizer.AttributesRecord{User: unknown, Verb: "get", Path: "/healthz"}, false},
+		"alice gets a pod":               {pod(alice, "get", "team"), true},
+		"alice watches pods":             {pod(alice, "watch", "team"), true},
+		"alice deletes a pod":            {pod(alice, "delete", "team"), false},
+		"alice gets a pod of others":     {pod(alice, "get", "other"), false},
+		"an administrator deletes a pod": {pod(root, "delete", "other"), true},
+		"alice gets the health":          {authorizer.AttributesRecord{User: alice, Verb: "get", Path: "/healthz"}, true},
+		"an anonymous user gets the health": {
+			authorizer.AttributesRecord{User: unknown, Verb: "get", Path: "/healthz"}, false,
+		},
 		"alice gets the metrics":            {authorizer.AttributesRecord{User: alice, Verb: "get", Path: "/metrics"}, false},
 		"an administrator gets the metrics": {authorizer.AttributesRecord{User: root, Verb: "get", Path: "/metrics"}, true},
 	} {
@@ -80,7 +82,8 @@ func TestRulesFor(t *testing.T) {
 	if err != nil || incomplete || len(resources) != 1 || len(paths) != 1 {
 		t.Fatalf("got %d rules for resources, %d for paths, incomplete %t, %v", len(resources), len(paths), incomplete, err)
 	}
-	if got := strings.Join(resources[0].GetVerbs(), " ") + " " + resources[0].GetResources()[0]; got != "get list watch pods" {
+	got := strings.Join(resources[0].GetVerbs(), " ") + " " + resources[0].GetResources()[0]
+	if got != "get list watch pods" {
 		t.Errorf("got the rule %q", got)
 	}
 	if got := paths[0].GetNonResourceURLs(); len(got) != 1 || got[0] != "/healthz" {

@@ -109,7 +109,7 @@ func TestAuthorize(t *testing.T) {
 	t.Parallel()
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(objects()...), 0)
 	a := node.New(factory)
-	secret := requests(kubelet("one"))["a Secret of its pod"]
+	secret, outsider := requests(kubelet("one"))["a Secret of its pod"], &user.DefaultInfo{Name: "system:node:one"}
 	if a.Synced() || decide(t, a, secret) == authorizer.DecisionAllow {
 		t.Error("requests are allowed before the graph is complete")
 	}
@@ -133,7 +133,7 @@ func TestAuthorize(t *testing.T) {
 		"the deletion of a Secret":     request(kubelet("one"), "delete", "", "secrets", "", "of-pod"),
 		"a Deployment":                 request(kubelet("one"), "get", "apps", "deployments", "", "web"),
 		"a Secret, by a user":          request(&user.DefaultInfo{Name: "alice"}, "get", "", "secrets", "", "of-pod"),
-		"a Secret, without a group":    request(&user.DefaultInfo{Name: "system:node:one"}, "get", "", "secrets", "", "of-pod"),
+		"a Secret, without a group":    request(outsider, "get", "", "secrets", "", "of-pod"),
 	} {
 		if got := decide(t, a, attributes); got != authorizer.DecisionNoOpinion {
 			t.Errorf("%s: got %v", name, got)
@@ -152,7 +152,8 @@ func TestRulesFor(t *testing.T) {
 	if _, _, incomplete, err := a.RulesFor(t.Context(), kubelet("one"), "team"); !incomplete || err == nil {
 		t.Errorf("a node: got incomplete %t, %v", incomplete, err)
 	}
-	if _, _, incomplete, err := a.RulesFor(t.Context(), &user.DefaultInfo{Name: "alice"}, "team"); incomplete || err != nil {
+	_, _, incomplete, err := a.RulesFor(t.Context(), &user.DefaultInfo{Name: "alice"}, "team")
+	if incomplete || err != nil {
 		t.Errorf("a user: got incomplete %t, %v", incomplete, err)
 	}
 }
@@ -160,7 +161,8 @@ func TestRulesFor(t *testing.T) {
 // TestInformersOfGates: the informer of PodCertificateRequests exists only with the feature gate.
 func TestInformersOfGates(t *testing.T) {
 	for enabled, want := range map[bool]int{false: 4, true: 5} {
-		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.PodCertificateRequest, enabled)
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+			features.PodCertificateRequest, enabled)
 		factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
 		a := node.New(factory)
 		factory.StartWithContext(t.Context())

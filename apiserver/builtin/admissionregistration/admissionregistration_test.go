@@ -209,8 +209,8 @@ func TestBindings(t *testing.T) {
 			"on the object referenced by paramRef"
 		unreadableMutating = `spec.paramRef: Forbidden: user get does not have "&{bob  [] map[]}" permission ` +
 			"on the object referenced by paramRef"
-		unknownPolicy = "spec.paramRef: Forbidden: unable to get policy other to determine minimum required permissions and " +
-			`user &{alice  [] map[]} does not have "get" permission for all groups, versions and resources`
+		unknownPolicy = "spec.paramRef: Forbidden: unable to get policy other to determine minimum required permissions " +
+			`and user &{alice  [] map[]} does not have "get" permission for all groups, versions and resources`
 	)
 	writes := map[string]builtintest.Write{}
 	for plural, test := range map[string]struct{ object, unreadable string }{

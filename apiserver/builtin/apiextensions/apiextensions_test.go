@@ -68,15 +68,16 @@ func TestDefinitions(t *testing.T) {
 			With: "spec: {versions: [{name: v1, served: true, storage: true, " +
 				"schema: {openAPIV3Schema: {type: object, properties: {spec: {}}}}}]}",
 			Errors: []string{
-				"spec.validation.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields",
+				"spec.validation.openAPIV3Schema.properties[spec].type: Required value: " +
+					"must not be empty for specified object fields",
 			},
 		},
 		"groups of Kubernetes need an approval": {
 			Endpoint: "customresourcedefinitions", Object: widgets,
 			With: "{metadata: {name: widgets.apps.k8s.io}, spec: {group: apps.k8s.io}}",
 			Errors: []string{
-				"metadata.annotations[api-approved.kubernetes.io]: Required value: protected groups must have approval annotation " +
-					`"api-approved.kubernetes.io", see https://github.com/kubernetes/enhancements/pull/1111`,
+				"metadata.annotations[api-approved.kubernetes.io]: Required value: protected groups must have approval " +
+					`annotation "api-approved.kubernetes.io", see https://github.com/kubernetes/enhancements/pull/1111`,
 			},
 		},
 		"one version is stored": {
@@ -127,7 +128,7 @@ status: {storedVersions: [v1]}
 	})
 }
 
-// TestTermination: a definition that is deleted is kept for its custom resources, even if a client removed the finalizer.
+// TestTermination: a definition that is deleted is kept for its custom resources, even without the finalizer.
 func TestTermination(t *testing.T) {
 	t.Parallel()
 	target := builtintest.FindTarget(t, definitions(), "customresourcedefinitions", "")

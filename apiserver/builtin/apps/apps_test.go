@@ -16,8 +16,9 @@ func TestServed(t *testing.T) {
 		},
 		{
 			Resource: "daemonsets", Kind: "DaemonSet", Versions: "v1", ShortNames: "ds", Categories: "all", Namespaced: true,
-			Stored:       "daemonsets apps/v1",
-			Columns:      "Desired, Current, Ready, Up-to-date, Available, Node Selector, Age, (Containers), (Images), (Selector)",
+			Stored: "daemonsets apps/v1",
+			Columns: "Desired, Current, Ready, Up-to-date, Available, Node Selector, Age, " +
+				"(Containers), (Images), (Selector)",
 			Subresources: []string{"status"},
 		},
 		{
@@ -61,7 +62,8 @@ metadata: {name: web-1, namespace: default}
 revision: 1
 data: {spec: {replicas: 1}}
 `
-	otherSelector = "spec: {selector: {matchLabels: {app: web, tier: front}}, template: {metadata: {labels: {tier: front}}}}"
+	otherSelector = "spec: {selector: {matchLabels: {app: web, tier: front}}, " +
+		"template: {metadata: {labels: {tier: front}}}}"
 )
 
 // immutableSelector is the error of an update of the selector to otherSelector.

@@ -39,7 +39,9 @@ func tokens(ctx context.Context, token string) (*authenticator.Response, bool, e
 	asked, _ := authenticator.AudiencesFrom(ctx)
 	switch token {
 	case "janes":
-		jane := &user.DefaultInfo{Name: "jane", UID: "1", Groups: []string{"team"}, Extra: map[string][]string{"scope": {"all"}}}
+		jane := &user.DefaultInfo{
+			Name: "jane", UID: "1", Groups: []string{"team"}, Extra: map[string][]string{"scope": {"all"}},
+		}
 		return &authenticator.Response{User: jane, Audiences: asked.Intersect(authenticator.Audiences{"api"})}, true, nil
 	case "expired":
 		return nil, false, errors.New("the token has expired")
@@ -61,7 +63,7 @@ func review(
 	})
 }
 
-// options are those of a server with the audience "api".
+// options returns the options of a server with the audience "api".
 func options() authentication.Options {
 	return authentication.Options{
 		Tokens: authenticator.TokenFunc(tokens), Audiences: authenticator.Audiences{"api"},
@@ -149,7 +151,8 @@ func TestRejectedReviews(t *testing.T) {
 	}{
 		"no token": {known, "tokenreviews", &api.TokenReview{}, nil, "token is required for TokenReview in authentication"},
 		"a token for others": {
-			known, "tokenreviews", &api.TokenReview{Spec: api.TokenReviewSpec{Token: "janes", Audiences: []string{"vault"}}}, nil,
+			known, "tokenreviews",
+			&api.TokenReview{Spec: api.TokenReviewSpec{Token: "janes", Audiences: []string{"vault"}}}, nil,
 			"Internal error occurred: error validating audiences",
 		},
 		"a token review that admission rejects": {
@@ -170,7 +173,9 @@ func TestRejectedReviews(t *testing.T) {
 // TestAudiencesOfReview: the authenticator gets the audiences of the review, or else the server's.
 func TestAudiencesOfReview(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ asked, want []string }{{nil, []string{"api"}}, {[]string{"a", "b"}, []string{"a", "b"}}} {
+	for _, test := range []struct{ asked, want []string }{
+		{nil, []string{"api"}}, {[]string{"a", "b"}, []string{"a", "b"}},
+	} {
 		var got authenticator.Audiences
 		opts := options()
 		opts.Tokens = authenticator.TokenFunc(func(ctx context.Context, _ string) (*authenticator.Response, bool, error) {

@@ -37,7 +37,8 @@ func (*policy) RulesFor(
 	_ context.Context, u user.Info, namespace string,
 ) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	return []authorizer.ResourceRuleInfo{&authorizer.DefaultResourceRuleInfo{
-			Verbs: []string{"get"}, APIGroups: []string{namespace}, Resources: []string{"pods"}, ResourceNames: []string{u.GetName()},
+			Verbs: []string{"get"}, APIGroups: []string{namespace}, Resources: []string{"pods"},
+			ResourceNames: []string{u.GetName()},
 		}}, []authorizer.NonResourceRuleInfo{&authorizer.DefaultNonResourceRuleInfo{
 			Verbs: []string{"get"}, NonResourceURLs: []string{"/healthz"},
 		}}, true, errors.New("a webhook has no rules")
@@ -100,7 +101,9 @@ func TestSelfReviewsHaveTheWholeUser(t *testing.T) {
 	t.Parallel()
 	rules := &policy{}
 	review := &api.SelfSubjectAccessReview{
-		Spec: api.SelfSubjectAccessReviewSpec{NonResourceAttributes: &api.NonResourceAttributes{Path: "/metrics", Verb: "get"}},
+		Spec: api.SelfSubjectAccessReviewSpec{
+			NonResourceAttributes: &api.NonResourceAttributes{Path: "/metrics", Verb: "get"},
+		},
 	}
 	if _, err := (reviewer{rules, rules}).self(
 		genericrequest.WithUser(t.Context(), &jane), call("", review)); err != nil {
@@ -161,7 +164,9 @@ func TestRejectedReviews(t *testing.T) {
 		want   string
 	}{
 		"a subject without a user": {
-			r.subject, known, call("", &api.SubjectAccessReview{Spec: api.SubjectAccessReviewSpec{ResourceAttributes: pods("get")}}),
+			r.subject, known, call("", &api.SubjectAccessReview{
+				Spec: api.SubjectAccessReviewSpec{ResourceAttributes: pods("get")},
+			}),
 			`.authorization.k8s.io "" is invalid: spec.user: Invalid value: "": at least one of user or group must be specified`,
 		},
 		"nothing to review": {
@@ -185,9 +190,11 @@ func TestRejectedReviews(t *testing.T) {
 		"a local review of another namespace": {
 			r.local, known, call("other", local), "spec.resourceAttributes.namespace must match namespace: other",
 		},
-		"an unknown client":                    {r.self, t.Context(), call("", self), noUser},
-		"the rules of an unknown client":       {r.selfRules, t.Context(), call("", selfRules), noUser},
-		"rules of no namespace":                {r.selfRules, known, call("", &api.SelfSubjectRulesReview{}), "no namespace on request"},
+		"an unknown client":              {r.self, t.Context(), call("", self), noUser},
+		"the rules of an unknown client": {r.selfRules, t.Context(), call("", selfRules), noUser},
+		"rules of no namespace": {
+			r.selfRules, known, call("", &api.SelfSubjectRulesReview{}), "no namespace on request",
+		},
 		"a subject without an authorizer":      {none.subject, known, call("", subject), noRules},
 		"a local review without an authorizer": {none.local, known, call("default", local), noRules},
 		"a self review without an authorizer":  {none.self, known, call("", self), noRules},

@@ -53,7 +53,8 @@ spec:
         spec: {restartPolicy: Never, containers: [{name: main, image: "example.com/report:1"}]}
 `
 	// manual is a patch of job that sets a selector.
-	manual = "spec: {manualSelector: true, selector: {matchLabels: {app: report}}, template: {metadata: {labels: {app: report}}}}"
+	manual = "spec: {manualSelector: true, selector: {matchLabels: {app: report}}, " +
+		"template: {metadata: {labels: {app: report}}}}"
 )
 
 func TestJobs(t *testing.T) {

@@ -221,8 +221,8 @@ func messages(err error) []string {
 	return all
 }
 
-// CheckFields fails the test if fields of an object differ from want, as Write.Want describes it. A path has the names of
-// fields, separated by dots; brackets have the index of a list or the key of a map.
+// CheckFields fails the test if fields of an object differ from want, as Write.Want describes it. A path has the names
+// of fields, separated by dots; brackets have the index of a list or the key of a map.
 func CheckFields(t *testing.T, object runtime.Object, want map[string]string) {
 	t.Helper()
 	var content any

@@ -106,7 +106,8 @@ func newCertificate(t *testing.T, valid time.Duration) string {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: now(), NotAfter: now().Add(valid), IsCA: true, BasicConstraintsValid: true,
 	}
-	return encode("CERTIFICATE", must[[]byte](t)(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)))
+	der := must[[]byte](t)(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))
+	return encode("CERTIFICATE", der)
 }
 
 // newSigningRequest returns a CertificateSigningRequest in YAML.
@@ -135,7 +136,8 @@ func TestSigningRequests(t *testing.T) {
 	builtintest.CheckWrites(t, definitions(), map[string]builtintest.Write{
 		"create sets the user and drops the status": {
 			Endpoint: "certificatesigningrequests", Object: object, User: "jane",
-			With: "{spec: {username: admin, groups: [system:masters]}, status: {conditions: [{type: Approved, status: 'True'}]}}",
+			With: "{spec: {username: admin, groups: [system:masters]}, " +
+				"status: {conditions: [{type: Approved, status: 'True'}]}}",
 			Want: map[string]string{"spec.username": "jane", "spec.groups": "", "status": "{}"},
 		},
 		"requests are validated": {
@@ -172,7 +174,8 @@ func TestSigningRequests(t *testing.T) {
 			},
 		},
 		"an approval is final": {
-			Endpoint: "certificatesigningrequests/approval", Object: object, Stored: approved, Update: "status: {conditions: []}",
+			Endpoint: "certificatesigningrequests/approval", Object: object, Stored: approved,
+			Update: "status: {conditions: []}",
 			Errors: []string{
 				"status.conditions: Forbidden: updates may not remove a condition of type \"Approved\"",
 			},
@@ -192,7 +195,8 @@ func TestSigningRequests(t *testing.T) {
 			},
 		},
 		"a certificate is PEM": {
-			Endpoint: "certificatesigningrequests/status", Object: object, Stored: approved, Update: "status: {certificate: eA==}",
+			Endpoint: "certificatesigningrequests/status", Object: object, Stored: approved,
+			Update: "status: {certificate: eA==}",
 			Errors: []string{
 				`status.certificate: Invalid value: "<certificate data>": must contain at least one CERTIFICATE PEM block`,
 			},

@@ -253,12 +253,15 @@ func TestEvictionWithinBudget(t *testing.T) {
 		"two budgets": {
 			[]*policy.PodDisruptionBudget{newBudget("web", 1), newBudget("also", 1)}, 0, "more than one PodDisruptionBudget",
 		},
-		"an unhealthy pod":                 {[]*policy.PodDisruptionBudget{unhealthy}, 0, ""},
-		"an unhealthy pod that changes":    {[]*policy.PodDisruptionBudget{unhealthy}, 1, "is still being processed by the server"},
+		"an unhealthy pod": {[]*policy.PodDisruptionBudget{unhealthy}, 0, ""},
+		"an unhealthy pod that changes": {
+			[]*policy.PodDisruptionBudget{unhealthy}, 1, "is still being processed by the server",
+		},
 		"a changed pod is not tried again": {nil, 1, "the pod has changed"},
 	} {
 		client := &objects{pod: newPod(api.PodRunning), budgets: test.budgets, changes: test.changes}
-		response, err := evictor{client, testingclock.NewFakePassiveClock(time.Time{})}.evict(t.Context(), call(newEviction()))
+		clock := testingclock.NewFakePassiveClock(time.Time{})
+		response, err := evictor{client, clock}.evict(t.Context(), call(newEviction()))
 		if test.want != "" {
 			if err == nil || !strings.Contains(describeError(err), test.want) || len(client.deleted) > 0 {
 				t.Errorf("%s: got %v, want an error with %q", name, err, test.want)
@@ -400,7 +403,8 @@ func TestBindingChecksNothingElse(t *testing.T) {
 	before, after := newPod(api.PodPending), newPod(api.PodPending)
 	after.Spec.NodeName, after.Status.Phase = "one", api.PodRunning
 	strategy.PrepareForUpdate(t.Context(), after, before)
-	if errs := strategy.ValidateUpdate(t.Context(), after, before); len(errs) > 0 || after.Status.Phase != api.PodRunning ||
+	errs := strategy.ValidateUpdate(t.Context(), after, before)
+	if len(errs) > 0 || after.Status.Phase != api.PodRunning ||
 		len(strategy.WarningsOnUpdate(t.Context(), after, before)) > 0 {
 		t.Errorf("got %v for %+v", errs, after)
 	}

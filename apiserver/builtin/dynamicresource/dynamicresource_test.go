@@ -33,7 +33,8 @@ func (namespaces) Get(_ context.Context, key resource.Key, _ resource.ReadOption
 }
 
 func definitions() []*resource.Definition {
-	return dynamicresource.Definitions(builtintest.NewBuilder(), namespaces{}, authorizerfactory.NewAlwaysAllowAuthorizer())
+	return dynamicresource.Definitions(builtintest.NewBuilder(), namespaces{},
+		authorizerfactory.NewAlwaysAllowAuthorizer())
 }
 
 func TestServed(t *testing.T) {
@@ -109,7 +110,9 @@ func TestWrites(t *testing.T) {
 			Endpoint: "resourceclaims", Version: "v1beta1",
 			Object: "{apiVersion: resource.k8s.io/v1beta1, kind: ResourceClaim, metadata: {name: gpu, namespace: team}, " +
 				"spec: {devices: {requests: [{name: gpu, deviceClassName: gpu.example.com}]}}}",
-			Want: map[string]string{"apiVersion": "resource.k8s.io/v1beta1", "spec.devices.requests[0].deviceClassName": "gpu.example.com"},
+			Want: map[string]string{
+				"apiVersion": "resource.k8s.io/v1beta1", "spec.devices.requests[0].deviceClassName": "gpu.example.com",
+			},
 		},
 		"admin access needs a label of the namespace": {
 			Endpoint: "resourceclaims", Object: claim, With: "spec: " + admin,

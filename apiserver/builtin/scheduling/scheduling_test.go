@@ -42,7 +42,8 @@ func TestGates(t *testing.T) {
 	}
 }
 
-const class = "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high, generation: 7}, value: 1000}"
+const class = "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, " +
+	"metadata: {name: high, generation: 7}, value: 1000}"
 
 func TestPriorityClasses(t *testing.T) {
 	t.Parallel()

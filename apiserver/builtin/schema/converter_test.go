@@ -22,7 +22,7 @@ func newConverter(t *testing.T, loader *Loader) managedfields.TypeConverter {
 	return c
 }
 
-// TestApplicationsAreValidated: an applied configuration with an unknown field is rejected, with and without duplicates.
+// TestApplicationsAreValidated: an applied configuration with an unknown field is rejected, also with duplicates.
 func TestApplicationsAreValidated(t *testing.T) {
 	t.Parallel()
 	c := newConverter(t, NewLoader())

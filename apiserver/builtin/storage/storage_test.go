@@ -42,11 +42,16 @@ func TestServed(t *testing.T) {
 }
 
 const (
-	class      = "{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: fast}, provisioner: csi.example.com, parameters: {type: ssd}}"
-	driver     = "{apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: csi.example.com}}"
-	node       = "{apiVersion: storage.k8s.io/v1, kind: CSINode, metadata: {name: one}, spec: {drivers: [{name: csi.example.com, nodeID: n1}]}}"
-	capacity   = "{apiVersion: storage.k8s.io/v1, kind: CSIStorageCapacity, metadata: {name: c, namespace: default}, storageClassName: fast}"
-	attributes = "{apiVersion: storage.k8s.io/v1, kind: VolumeAttributesClass, metadata: {name: gold}, driverName: csi.example.com, parameters: {iops: '9'}}"
+	class = "{apiVersion: storage.k8s.io/v1, kind: StorageClass, " +
+		"metadata: {name: fast}, provisioner: csi.example.com, parameters: {type: ssd}}"
+	driver = "{apiVersion: storage.k8s.io/v1, kind: CSIDriver, " +
+		"metadata: {name: csi.example.com}}"
+	node = "{apiVersion: storage.k8s.io/v1, kind: CSINode, " +
+		"metadata: {name: one}, spec: {drivers: [{name: csi.example.com, nodeID: n1}]}}"
+	capacity = "{apiVersion: storage.k8s.io/v1, kind: CSIStorageCapacity, " +
+		"metadata: {name: c, namespace: default}, storageClassName: fast}"
+	attributes = "{apiVersion: storage.k8s.io/v1, kind: VolumeAttributesClass, " +
+		"metadata: {name: gold}, driverName: csi.example.com, parameters: {iops: '9'}}"
 	attachment = `
 apiVersion: storage.k8s.io/v1
 kind: VolumeAttachment
@@ -125,7 +130,8 @@ func TestDrivers(t *testing.T) {
 			Errors: []string{`storageClassName: Invalid value: "slow": field is immutable`},
 		},
 		"a capacity can change": {
-			Endpoint: "csistoragecapacities", Object: capacity, Update: "capacity: 5Gi", Want: map[string]string{"capacity": "5Gi"},
+			Endpoint: "csistoragecapacities", Object: capacity, Update: "capacity: 5Gi",
+			Want: map[string]string{"capacity": "5Gi"},
 		},
 	})
 }

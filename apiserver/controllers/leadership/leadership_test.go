@@ -77,7 +77,9 @@ func respond(w http.ResponseWriter, code int, object any) {
 }
 
 func timers() config.Leadership {
-	return config.Leadership{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
+	return config.Leadership{
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+	}
 }
 
 // TestRun: the leader reads all Leases and candidates, and releases its own Lease when it stops.
