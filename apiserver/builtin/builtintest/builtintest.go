@@ -1,5 +1,6 @@
-// Package builtintest runs the registry of all built-in kinds on a real etcd, for the tests of other packages. Only
-// tests use it.
+// Package builtintest runs the registry of all built-in kinds on a real etcd, for the tests of other packages. It also
+// checks the definitions of one API group without storage: CheckServed compares what the group serves with a table, and
+// CheckWrites runs the strategies of its kinds. Only tests use the package.
 package builtintest
 
 import (

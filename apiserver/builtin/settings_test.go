@@ -1,0 +1,162 @@
+package builtin_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/version"
+	utilcompatibility "k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kubernetes/pkg/features"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/enablement"
+)
+
+// TestGatesAreNotApplied: Gates returns the gates of the settings and leaves the process as it is.
+func TestGatesAreNotApplied(t *testing.T) {
+	before := utilfeature.DefaultFeatureGate.Enabled(features.ClusterTrustBundle)
+	for name, gates := range map[string]map[string]string{
+		"a name":                    {"ClusterTrustBundle": "true"},
+		"a name with its component": {"kube:ClusterTrustBundle": "true"},
+	} {
+		got, err := builtin.Gates(builtin.Settings{Gates: gates})
+		if err != nil || !got.Enabled(features.ClusterTrustBundle) {
+			t.Errorf("%s: the gate is disabled, %v", name, err)
+		}
+	}
+	if after := utilfeature.DefaultFeatureGate.Enabled(features.ClusterTrustBundle); after || before {
+		t.Errorf("the gate of the process: before %t, after %t", before, after)
+	}
+}
+
+// TestGatesOfEarlierVersion: a feature that is enabled by default now is disabled in the version before it was.
+func TestGatesOfEarlierVersion(t *testing.T) {
+	effective := utilcompatibility.DefaultBuildEffectiveVersion()
+	now, err := builtin.Gates(builtin.Settings{Version: effective})
+	if err != nil || !now.Enabled(features.MutablePodResourcesForSuspendedJobs) {
+		t.Fatalf("the current version: the gate is disabled, %v", err)
+	}
+	effective.SetEmulationVersion(version.MustParse("1.35"))
+	effective.SetMinCompatibilityVersion(version.MustParse("1.34"))
+	earlier, err := builtin.Gates(builtin.Settings{Version: effective})
+	if err != nil || earlier.Enabled(features.MutablePodResourcesForSuspendedJobs) {
+		t.Errorf("the version 1.35: the gate is enabled, %v", err)
+	}
+}
+
+// TestGatesRejectsWhatConfigureRejects: both return the same errors.
+func TestGatesRejectsWhatConfigureRejects(t *testing.T) {
+	for _, gates := range []map[string]string{
+		{"AllAlpha": "perhaps"}, {"NoSuchGate": "true"}, {"OpenAPIEnums": "false"}, {"ShardedListAndWatch": "true"},
+	} {
+		_, got := builtin.Gates(builtin.Settings{Gates: gates})
+		want := builtin.Configure(builtin.Settings{Gates: gates})
+		if got == nil || want == nil || got.Error() != want.Error() {
+			t.Errorf("%v: Gates returns %v, Configure returns %v", gates, got, want)
+		}
+	}
+}
+
+func TestGateStatus(t *testing.T) {
+	for name, want := range map[string]string{
+		"ShardedListAndWatch": "not implemented: refused when on", "OpenAPIEnums": "refused when off",
+		"ClusterTrustBundle": "",
+	} {
+		if got := builtin.GateStatus(name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestEnable: APIServices cannot be disabled, because the aggregation of the server needs them.
+func TestEnable(t *testing.T) {
+	for name, test := range map[string]struct {
+		config map[string]string
+		want   string
+	}{
+		"the default":    {nil, ""},
+		"a beta version": {map[string]string{"networking.k8s.io/v1beta1": "true"}, ""},
+		"no APIServices": {
+			map[string]string{"apiregistration.k8s.io/v1": "false"},
+			"API group/version apiregistration.k8s.io/v1 must be enabled",
+		},
+		"an unknown group": {map[string]string{"example.com/v1": "true"}, "unknown api groups example.com/v1"},
+	} {
+		_, err := builtin.Enable(test.config, enablement.Emulation{})
+		if (err != nil) != (test.want != "") || err != nil && err.Error() != test.want {
+			t.Errorf("%s: got %v, want %q", name, err, test.want)
+		}
+	}
+	effective := utilcompatibility.DefaultBuildEffectiveVersion()
+	effective.SetEmulationVersion(version.MustParse("1.33"))
+	apis, err := builtin.Enable(nil, enablement.Emulation{Version: effective})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// resource.k8s.io/v1 is younger than Kubernetes 1.33.
+	for _, d := range builtin.Definitions(builtin.Options{APIs: apis}) {
+		if d.Group == "resource.k8s.io" {
+			t.Errorf("%s is served in version 1.33", d.Plural)
+		}
+	}
+}
+
+// TestCustomResourceDefinitions: an extension server has one built-in kind.
+func TestCustomResourceDefinitions(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Time{})
+	got := builtin.CustomResourceDefinitions(clock)
+	if len(got) != 1 || got[0].Plural != "customresourcedefinitions" || len(got[0].Versions) != 1 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// gathered returns the values of the metrics of a registry by their names, and "name{label}" of the first label.
+func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.Metric {
+			name := family.GetName()
+			if len(metric.Label) > 0 {
+				name += "{" + metric.Label[0].GetValue() + "}"
+			}
+			values[name] = metric.GetGauge().GetValue()
+		}
+	}
+	return values
+}
+
+// TestMeasureFeatures: the metric has each gate with its state.
+func TestMeasureFeatures(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	builtin.MeasureFeatures(registry)
+	values := gathered(t, registry)
+	for gate, want := range map[string]float64{"ClusterTrustBundle": 0, "OpenAPIEnums": 1} {
+		if got, ok := values["kubernetes_feature_enabled{"+gate+"}"]; !ok || got != want {
+			t.Errorf("%s: got %v, present %t, want %v", gate, got, ok, want)
+		}
+	}
+}
+
+// TestMeasureUpstream: metrics of upstream's packages are exported, except those that the server has itself.
+func TestMeasureUpstream(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	builtin.MeasureUpstream(registry)
+	values := gathered(t, registry)
+	if values["go_goroutines"] < 1 {
+		t.Errorf("got %v goroutines", values["go_goroutines"])
+	}
+	for name := range values {
+		if strings.HasPrefix(name, "kubernetes_feature_enabled") {
+			t.Errorf("%s is exported twice", name)
+		}
+	}
+}
