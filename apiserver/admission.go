@@ -1,10 +1,8 @@
 package apiserver
 
 import (
-	"context"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/util/webhook"
 
 	"quorate.dev/apiserver/admission"
@@ -53,7 +51,9 @@ func (s *cluster) composeAdmission(chain *admission.Chain) error {
 		case plugin.Upstream != nil:
 			chain.Plugins = append(chain.Plugins, s.upstreamPlugin(plugin))
 		case plugin.Name == plugins.NamespaceLifecycle:
-			chain.Plugins = append(chain.Plugins, s.namespaceLifecycle(native.StoredNamespace(s.objects)))
+			chain.Plugins = append(chain.Plugins, s.namespaceLifecycle(&native.NamespaceLifecycle{
+				Get: native.StoredNamespace(s.objects),
+			}))
 		}
 	}
 	// As in kube-apiserver, the guard does not depend on the authorization modes.
@@ -90,11 +90,9 @@ func (s *Server) pluginOptions() plugins.Options {
 	}
 }
 
-// namespaceLifecycle returns the plugin NamespaceLifecycle. get reads a stored namespace.
-func (s *Server) namespaceLifecycle(get func(context.Context, string) (metav1.Object, error)) admission.Plugin {
-	lifecycle := &native.NamespaceLifecycle{
-		Namespaces: s.informers.Core().V1().Namespaces().Lister(), Get: get, Clock: s.clock,
-	}
+// namespaceLifecycle completes and returns the plugin NamespaceLifecycle.
+func (s *Server) namespaceLifecycle(lifecycle *native.NamespaceLifecycle) admission.Plugin {
+	lifecycle.Namespaces, lifecycle.Clock = s.informers.Core().V1().Namespaces().Lister(), s.clock
 	return lifecycle.Plugin()
 }
 

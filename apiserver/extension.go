@@ -185,7 +185,9 @@ func (s *extension) composeAdmission(chain *admission.Chain) error {
 		case plugin.Upstream != nil:
 			chain.Plugins = append(chain.Plugins, s.upstreamPlugin(plugin))
 		default:
-			chain.Plugins = append(chain.Plugins, s.namespaceLifecycle(s.hostNamespace))
+			chain.Plugins = append(chain.Plugins, s.namespaceLifecycle(&native.NamespaceLifecycle{
+				Get: s.hostNamespace, Remote: true,
+			}))
 		}
 	}
 	chain.Plugins = append(chain.Plugins, native.ServedGroups{Groups: s.config.Extension.Groups}.Plugin())

@@ -140,7 +140,7 @@ func (r *Registry) insert(
 	if err := checkNewResourceVersion(object, options.DryRun); err != nil {
 		return nil, err
 	}
-	return r.storeNew(ctx, t, object, options)
+	return r.storeNew(ctx, t, admitted, options)
 }
 
 // rollback releases the reservations of a write that has failed. An object whose write has an unknown outcome may be
@@ -154,8 +154,9 @@ func (r *Registry) rollback(ctx context.Context, admitted *admission.Attributes,
 
 // storeNew encodes and stores a validated object, and gives the object the revision of the write.
 func (r *Registry) storeNew(
-	ctx context.Context, t resource.Target, object runtime.Object, options WriteOptions,
+	ctx context.Context, t resource.Target, admitted *admission.Attributes, options WriteOptions,
 ) (*Result, error) {
+	object := admitted.Object
 	if !options.DryRun {
 		removeSelfLink(object)
 	}
@@ -167,10 +168,10 @@ func (r *Registry) storeNew(
 		return nil, internalError(err)
 	}
 	ttl := timeToLive(t, object)
-	revision, err := r.putNew(ctx, t, data, ttl, options)
+	revision, err := r.putNew(ctx, t, admitted, data, ttl, options)
 	if retryWithoutManagedFields(err, options) {
 		if data, err = encodeUnmanaged(ctx, t, object); err == nil {
-			revision, err = r.putNew(ctx, t, data, ttl, options)
+			revision, err = r.putNew(ctx, t, admitted, data, ttl, options)
 		}
 	}
 	if err != nil {
@@ -187,14 +188,15 @@ func (r *Registry) storeNew(
 // and that the definition of a custom resource permits the creation; these errors are more helpful than a full
 // database. The token of limitOwn is taken last, immediately before the write.
 func (r *Registry) putNew(
-	ctx context.Context, t resource.Target, data []byte, ttl time.Duration, options WriteOptions,
+	ctx context.Context, t resource.Target, admitted *admission.Attributes, data []byte, ttl time.Duration,
+	options WriteOptions,
 ) (int64, error) {
 	quotaErr := r.checkQuota(t, nil, 0, len(data), options)
 	if !options.DryRun && quotaErr == nil {
 		if err := r.limitOwn(ctx, t, nil); err != nil {
 			return 0, err
 		}
-		return r.create(ctx, t, data, ttl)
+		return r.create(ctx, t, admitted, data, ttl)
 	}
 	if t.Permission != nil {
 		if _, err := r.permitted(ctx, t); err != nil {

@@ -4,45 +4,121 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
 
-// create stores the bytes of an object under a new path. A custom resource is stored only while its definition permits
-// the creation of objects: an object that is stored after the definition's finalizer has listed all objects would never
-// be deleted.
+// dependency is a path that a creation depends on, with the revision at which the creation is known to be permitted.
+type dependency struct {
+	storage.Guard
+	// permitted reads the path, and returns its revision if it permits the creation, or the error for the client.
+	permitted func(context.Context) (revision int64, err error)
+}
+
+// create stores the bytes of an admitted object under a new path; admitted is nil for an object that is transferred. A
+// custom resource is stored only while its definition permits the creation of objects, and an object in a namespace
+// only while the namespace is active: an object that is stored after the definition's finalizer, or the namespace's
+// controller, has listed all objects would never be deleted. Admission has checked the namespace before, but its cache
+// may lag, and etcd may apply the creation many seconds later.
 //
-// The condition is part of the transaction: the definition must still have the revision at which it is known to permit
-// creation. The known revision (Permission.Revision) usually is the current one, and the creation costs one request to
-// etcd. After any write to the definition, for example of its status, creations first read the definition until this
-// server has observed the write. kube-apiserver has no such condition: its forbidCreateAdmission only checks the
-// informer's state.
-func (r *Registry) create(ctx context.Context, t resource.Target, data []byte, ttl time.Duration) (int64, error) {
+// The conditions are part of the transaction: the definition and the namespace must still have the revisions at which
+// they are known to permit the creation. These revisions usually are the current ones, and the creation costs one
+// request to etcd. After any write to the definition, for example of its status, or to the namespace, creations first
+// read it until this server has observed the write. kube-apiserver has no such conditions: its forbidCreateAdmission
+// and NamespaceLifecycle only check the informer's state.
+func (r *Registry) create(
+	ctx context.Context, t resource.Target, admitted *admission.Attributes, data []byte, ttl time.Duration,
+) (int64, error) {
 	store := r.storageOf(t.Match).Store
-	if t.Permission == nil {
-		return store.Create(ctx, t.Path(), data, ttl)
-	}
-	definition, err := r.definitionPath(t)
+	dependencies, err := r.dependencies(t, admitted)
 	if err != nil {
 		return 0, err
 	}
-	at := t.Permission.Revision()
+	if len(dependencies) == 0 {
+		return store.Create(ctx, t.Path(), data, ttl)
+	}
 	for {
-		if at > 0 {
-			revision, err := store.CreateGuarded(ctx, t.Path(), data, storage.Guard{Path: definition, Revision: at})
+		if guards := guardsOf(dependencies); guards != nil {
+			revision, err := store.CreateGuarded(ctx, t.Path(), data, ttl, guards...)
 			if !errors.Is(err, storage.ErrGuard) || ctx.Err() != nil {
 				return revision, err
 			}
 		}
-		if at, err = r.permitted(ctx, t); err != nil {
-			return 0, err
+		for i, d := range dependencies {
+			if dependencies[i].Revision, err = d.permitted(ctx); err != nil {
+				return 0, err
+			}
 		}
 	}
+}
+
+// guardsOf returns the guards of all dependencies, or nil if a revision is unknown.
+func guardsOf(dependencies []dependency) []storage.Guard {
+	guards := make([]storage.Guard, len(dependencies))
+	for i, d := range dependencies {
+		if d.Revision == 0 {
+			return nil
+		}
+		guards[i] = d.Guard
+	}
+	return guards
+}
+
+// dependencies returns what the creation of an object depends on: the definition of a custom resource, and the
+// namespace, unless another etcd stores it.
+func (r *Registry) dependencies(t resource.Target, admitted *admission.Attributes) ([]dependency, error) {
+	var all []dependency
+	if t.Permission != nil {
+		definition, err := r.definitionPath(t)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, dependency{
+			Guard:     storage.Guard{Path: definition, Revision: t.Permission.Revision()},
+			permitted: func(ctx context.Context) (int64, error) { return r.permitted(ctx, t) },
+		})
+	}
+	if admitted == nil || admitted.NamespaceRevision == 0 {
+		return all, nil
+	}
+	namespace, err := r.Target(resource.Key{GroupResource: namespaces, Name: t.Namespace})
+	if err != nil {
+		return nil, err
+	}
+	store := r.storageOf(t.Match).Store
+	if r.storageOf(namespace.Match).Store != store || !store.SupportsGuards() {
+		return all, nil
+	}
+	return append(all, dependency{
+		Guard:     storage.Guard{Path: namespace.Path(), Revision: admitted.NamespaceRevision},
+		permitted: func(ctx context.Context) (int64, error) { return r.activeAt(ctx, namespace, admitted) },
+	}), nil
+}
+
+// activeAt returns the revision of the stored namespace of a creation if the namespace is active.
+func (r *Registry) activeAt(
+	ctx context.Context, namespace resource.Target, admitted *admission.Attributes,
+) (int64, error) {
+	stored, err := r.ReadStored(ctx, namespace)
+	if err != nil {
+		return 0, err
+	}
+	accessor, err := meta.Accessor(stored)
+	if err != nil {
+		return 0, err
+	}
+	if accessor.GetDeletionTimestamp() != nil {
+		return 0, admission.NamespaceTerminating(admitted)
+	}
+	return strconv.ParseInt(accessor.GetResourceVersion(), 10, 64)
 }
 
 // definitionPath returns the storage path of the definition of a custom resource, on which its creation depends.

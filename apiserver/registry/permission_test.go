@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/registry/change"
@@ -125,5 +127,86 @@ func TestCustomResourcesNeedTheirDefinition(t *testing.T) {
 	widgets.Terminating = true // the replica knows
 	if err := create(false); !apierrors.IsForbidden(err) {
 		t.Errorf("while the definition is known to be deleted: %v", err)
+	}
+}
+
+// lifecycle admits creations in namespaces at a revision, and then calls a function, as the namespace may change
+// between admission and the write.
+type lifecycle struct {
+	revision int64
+	then     func()
+}
+
+func (l *lifecycle) Admit(_ context.Context, a *admission.Attributes) error {
+	if a.Definition.Plural != "namespaces" {
+		a.NamespaceRevision = l.revision
+		l.then()
+	}
+	return nil
+}
+
+// TestCreationsNeedTheirNamespace changes the namespace of an object between admission and the write. The object is
+// stored only if the namespace is still active.
+func TestCreationsNeedTheirNamespace(t *testing.T) {
+	t.Parallel()
+	plugin := &lifecycle{}
+	chain := &admission.Chain{Plugins: []admission.Plugin{{
+		Operations: []admission.Operation{admission.Create}, Mutator: plugin,
+	}}}
+	w := openAdmitted(t, etcdtest.Client(t), configMaps(), chain)
+	spaces := definitions()
+	spaces.Plural, spaces.StoragePath = "namespaces", "namespaces"
+	w.publisher.Publish(resource.NewCatalog(spaces, configMaps()))
+	namespace, err := w.registry.Target(resource.Key{GroupResource: schema.GroupResource{Resource: "namespaces"}, Name: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch := func(data string) func() {
+		return func() {
+			patch := change.Patch{Type: types.MergePatchType, Data: []byte(data)}
+			if _, err := w.registry.Patch(t.Context(), namespace, patch, registry.WriteOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	remove := func() {
+		_, err := w.registry.Delete(t.Context(), namespace, &metav1.DeleteOptions{}, registry.WriteOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for i, step := range []struct {
+		name     string
+		then     func()
+		accepted func(error) bool
+	}{
+		{"unchanged", func() {}, func(err error) bool { return err == nil }},
+		{"labeled", patch(`{"metadata":{"labels":{"a":"b"}}}`), func(err error) bool { return err == nil }},
+		{"gone", remove, apierrors.IsNotFound},
+		{"terminating", func() {
+			patch(`{"metadata":{"finalizers":["a/b"]}}`)()
+			remove()
+		}, func(err error) bool {
+			return apierrors.IsForbidden(err) && apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+		}},
+	} {
+		created, err := w.registry.Create(t.Context(), namespace,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, registry.WriteOptions{})
+		switch {
+		case err == nil:
+			plugin.revision = created.Revision
+		case !apierrors.IsAlreadyExists(err):
+			t.Fatal(err)
+		}
+		plugin.then = step.then
+		name := "object-" + strconv.Itoa(i)
+		_, err = w.registry.Create(t.Context(), w.target, newConfigMap(name), registry.WriteOptions{})
+		if !step.accepted(err) {
+			t.Errorf("%s: got the error %v", step.name, err)
+		}
+		_, err = w.registry.ReadStored(t.Context(), w.target.Named(name))
+		if stored := err == nil; stored != step.accepted(nil) {
+			t.Errorf("%s: stored %t: %v", step.name, stored, err)
+		}
 	}
 }

@@ -53,7 +53,7 @@ func (r *Registry) Import(ctx context.Context, t resource.Target, object runtime
 	switch store := r.storageOf(t.Match).Store; {
 	case !current.found:
 		result.Outcome = Created
-		result.Revision, err = r.create(ctx, t, data, 0)
+		result.Revision, err = r.create(ctx, t, nil, data, 0)
 	case bytes.Equal(current.data, data):
 		result.Revision = current.revision
 	default:

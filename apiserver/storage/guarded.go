@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -17,35 +18,47 @@ type Guard struct {
 	Revision int64
 }
 
-// CreateGuarded creates a path like Create, without a TTL, but only while the guard's path has the guard's revision.
-// Otherwise it fails with ErrGuard.
-func (s *Store) CreateGuarded(ctx context.Context, path string, data []byte, guard Guard) (int64, error) {
-	if s.shim.Load() {
-		return s.createThenCheck(ctx, path, data, guard)
+// SupportsGuards reports whether a creation and its guards are one transaction. It is false for a shim whose
+// transactions have only one condition.
+func (s *Store) SupportsGuards() bool { return !s.shim.Load() }
+
+// CreateGuarded creates a path like Create, but only while the path of each guard has the guard's revision. Otherwise
+// it fails with ErrGuard.
+func (s *Store) CreateGuarded(
+	ctx context.Context, path string, data []byte, ttl time.Duration, guards ...Guard,
+) (int64, error) {
+	if !s.SupportsGuards() {
+		return s.createThenCheck(ctx, path, data, ttl, guards)
 	}
-	revision, err := s.create(ctx, path, data, 0, s.at(path, 0), s.at(guard.Path, guard.Revision))
+	conditions := []clientv3.Cmp{s.at(path, 0)}
+	for _, guard := range guards {
+		conditions = append(conditions, s.at(guard.Path, guard.Revision))
+	}
+	revision, err := s.create(ctx, path, data, ttl, conditions...)
 	switch {
 	case isUnsupported(err):
-		return s.createThenCheck(ctx, path, data, guard)
+		return s.createThenCheck(ctx, path, data, ttl, guards)
 	case !errors.Is(err, ErrExists):
 		return revision, err
 	}
-	if current, checkErr := s.revisionOf(ctx, guard.Path); checkErr != nil || current != guard.Revision {
-		return 0, fmt.Errorf("create %s: %w", path, errors.Join(ErrGuard, checkErr))
+	if guardErr := s.check(ctx, guards); guardErr != nil {
+		return 0, fmt.Errorf("create %s: %w", path, guardErr)
 	}
 	return 0, err
 }
 
 // createThenCheck does the same as CreateGuarded for a shim whose transactions have only one condition: it creates
-// the path, then checks the guard, and deletes the path again if the guard has changed. Other clients may see the
+// the path, then checks the guards, and deletes the path again if a guard has changed. Other clients may see the
 // object in between.
-func (s *Store) createThenCheck(ctx context.Context, path string, data []byte, guard Guard) (int64, error) {
-	revision, err := s.Create(ctx, path, data, 0)
+func (s *Store) createThenCheck(
+	ctx context.Context, path string, data []byte, ttl time.Duration, guards []Guard,
+) (int64, error) {
+	revision, err := s.Create(ctx, path, data, ttl)
 	if err != nil {
 		return 0, err
 	}
-	current, err := s.revisionOf(ctx, guard.Path)
-	if err == nil && current == guard.Revision {
+	guardErr := s.check(ctx, guards)
+	if guardErr == nil {
 		return revision, nil
 	}
 	_, undoErr := s.Delete(context.WithoutCancel(ctx), path, revision)
@@ -53,7 +66,17 @@ func (s *Store) createThenCheck(ctx context.Context, path string, data []byte, g
 	if errors.As(undoErr, &changed) {
 		undoErr = nil // another client has seen the object and changed or deleted it
 	}
-	return 0, fmt.Errorf("create %s: %w", path, errors.Join(ErrGuard, err, undoErr))
+	return 0, fmt.Errorf("create %s: %w", path, errors.Join(guardErr, undoErr))
+}
+
+// check returns ErrGuard if a guard has changed or cannot be read.
+func (s *Store) check(ctx context.Context, guards []Guard) error {
+	for _, guard := range guards {
+		if current, err := s.revisionOf(ctx, guard.Path); err != nil || current != guard.Revision {
+			return errors.Join(ErrGuard, err)
+		}
+	}
+	return nil
 }
 
 // revisionOf returns the ModRevision of a path, 0 if it does not exist.

@@ -176,7 +176,7 @@ type write struct {
 	// revision of the barrier.
 	repeat func(attempt int, barrier int64)
 	// answer ends the write with success: an attempt has had an effect, and its response is lost. attempt is a number
-	// after the numbers of all attempts.
+	// after the numbers of all attempts. answer does not block.
 	answer  func(attempt int, header *etcdserverpb.ResponseHeader)
 	number  int
 	repeats int // number of the last attempt that repeat has made, or of the answer
@@ -261,7 +261,7 @@ func (f *inFlight) answer(effects map[*write]*etcdserverpb.ResponseHeader) {
 		if _, present := f.writes[w.number]; present {
 			delete(f.writes, w.number)
 			w.repeats++
-			go w.answer(w.repeats, header)
+			w.answer(w.repeats, header)
 		}
 	}
 }

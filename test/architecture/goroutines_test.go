@@ -68,7 +68,7 @@ var goroutines = map[string]map[string]string{
 	"apiserver/serving/server.go":                   {"Serve": simple, "Shutdown": simple},
 	"apiserver/snapshot/snapshot.go":                {"download": simple},
 	"apiserver/storage/features.go":                 {"CheckFeatures": simple},
-	"apiserver/storage/handover.go":                 {"repeat": consistent},
+	"apiserver/storage/handover.go":                 {"repeat": consistent, "untilClosed": simple},
 	"apiserver/storage/metrics.go":                  {"Collect": simple},
 	"apiserver/storage/revision.go":                 {"join": consistent},
 	"apiserver/storage/space.go":                    {"Space": simple},

@@ -6,8 +6,8 @@ package native
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	upstream "k8s.io/apiserver/pkg/admission"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/utils/clock"
 
@@ -32,8 +31,10 @@ var namespaces = schema.GroupResource{Resource: "namespaces"}
 type NamespaceLifecycle struct {
 	Namespaces corelisters.NamespaceLister
 	// Get reads the stored namespace. The client sees its errors.
-	Get   func(ctx context.Context, name string) (metav1.Object, error)
-	Clock clock.PassiveClock
+	Get func(ctx context.Context, name string) (metav1.Object, error)
+	// Remote is set if another cluster stores the namespaces.
+	Remote bool
+	Clock  clock.PassiveClock
 
 	mu sync.Mutex
 	// staleUntil has the namespaces deleted through this server. Until the given time the cache may lag and list them
@@ -82,31 +83,36 @@ func isAccessReview(d *resource.Definition) bool {
 }
 
 func (l *NamespaceLifecycle) admit(ctx context.Context, a *admission.Attributes) error {
-	active, err := l.active(ctx, a.Namespace)
-	if err != nil {
+	namespace, active, err := l.find(ctx, a.Namespace)
+	switch {
+	case err != nil:
 		return err
-	}
-	if active || a.Operation != admission.Create {
+	case a.Operation != admission.Create:
 		return nil
+	case !active:
+		return admission.NamespaceTerminating(a)
+	case !l.Remote:
+		a.NamespaceRevision, err = strconv.ParseInt(namespace.GetResourceVersion(), 10, 64)
 	}
-	return terminating(a)
+	return err
 }
 
-// active reports whether a namespace is not terminating. It returns an error if the namespace does not exist.
-func (l *NamespaceLifecycle) active(ctx context.Context, name string) (bool, error) {
-	namespace, err := l.Namespaces.Get(name)
-	if err == nil && (namespace.Status.Phase == corev1.NamespaceTerminating || !l.isStale(name)) {
-		return namespace.Status.Phase != corev1.NamespaceTerminating, nil
+// find returns a namespace, and reports whether it is active, that is, not terminating. It returns an error if the
+// namespace does not exist.
+func (l *NamespaceLifecycle) find(ctx context.Context, name string) (namespace metav1.Object, active bool, err error) {
+	cached, err := l.Namespaces.Get(name)
+	if err == nil && (cached.Status.Phase == corev1.NamespaceTerminating || !l.isStale(name)) {
+		return cached, cached.Status.Phase != corev1.NamespaceTerminating, nil
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, apierrors.NewInternalError(err)
+		return nil, false, apierrors.NewInternalError(err)
 	}
 	// The cache may lag behind the creation or deletion of the namespace.
 	stored, err := l.Get(ctx, name)
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
-	return stored.GetDeletionTimestamp() == nil, nil
+	return stored, stored.GetDeletionTimestamp() == nil, nil
 }
 
 // StoredNamespace returns a Get that reads this server's own namespaces.
@@ -140,18 +146,4 @@ func (l *NamespaceLifecycle) isStale(name string) bool {
 	defer l.mu.Unlock()
 	until, ok := l.staleUntil[name]
 	return ok && l.Clock.Now().Before(until)
-}
-
-// terminating returns the error of a create in a terminating namespace, with the cause that clients check.
-func terminating(a *admission.Attributes) error {
-	err := upstream.NewForbidden(a, fmt.Errorf(
-		"unable to create new content in namespace %s because it is being terminated", a.Namespace))
-	if refusal, ok := errors.AsType[*apierrors.StatusError](err); ok {
-		refusal.ErrStatus.Details.Causes = append(refusal.ErrStatus.Details.Causes, metav1.StatusCause{
-			Type:    corev1.NamespaceTerminatingCause,
-			Message: fmt.Sprintf("namespace %s is being terminated", a.Namespace),
-			Field:   "metadata.namespace",
-		})
-	}
-	return err
 }

@@ -39,7 +39,7 @@ func lifecycle(
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	for name, phase := range phases {
 		namespace := &corev1.Namespace{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NamespaceStatus{Phase: phase},
+			ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "7"}, Status: corev1.NamespaceStatus{Phase: phase},
 		}
 		if err := indexer.Add(namespace); err != nil {
 			t.Fatal(err)
@@ -99,6 +99,37 @@ func TestNamespaceLifecycle(t *testing.T) {
 	}
 }
 
+// TestCreationsDependOnTheNamespace checks which revision of the namespace a creation depends on: the revision in the
+// cache, or in storage if the cache lags. Updates, and creations in namespaces of another cluster, depend on none.
+func TestCreationsDependOnTheNamespace(t *testing.T) {
+	for name, test := range map[string]struct {
+		operation admission.Operation
+		remote    bool
+		stale     bool
+		want      int64
+	}{
+		"creation":                        {admission.Create, false, false, 7},
+		"creation after a deletion":       {admission.Create, false, true, 9},
+		"creation in another's namespace": {admission.Create, true, false, 0},
+		"update":                          {admission.Update, false, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plugin, _ := lifecycle(t, map[string]corev1.NamespacePhase{"a": corev1.NamespaceActive})
+			plugin.Remote = test.remote
+			plugin.Get = func(context.Context, string) (metav1.Object, error) {
+				return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}}, nil
+			}
+			if test.stale {
+				plugin.markStale("a")
+			}
+			a := write(test.operation, "", "pods", "Pod", "a", "x")
+			if err := plugin.Admit(t.Context(), a); err != nil || a.NamespaceRevision != test.want {
+				t.Errorf("got revision %d, want %d: %v", a.NamespaceRevision, test.want, err)
+			}
+		})
+	}
+}
+
 // failingLister is a lister whose reads fail.
 type failingLister struct{ corelisters.NamespaceLister }
 
@@ -110,6 +141,7 @@ func (failingLister) Get(string) (*corev1.Namespace, error) {
 // deleted through this server, is read from storage.
 func TestNamespacesThatTheCacheLacks(t *testing.T) {
 	terminating := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: time.Unix(1, 0)}}}
+	active := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}}
 	missing := apierrors.NewNotFound(namespaces, "a")
 	unavailable := apierrors.NewServerTimeout(namespaces, "get", 1)
 	for name, test := range map[string]struct {
@@ -120,10 +152,10 @@ func TestNamespacesThatTheCacheLacks(t *testing.T) {
 		readErr   error
 		reason    metav1.StatusReason // of the error; empty: admitted
 	}{
-		"created a moment ago":          {false, false, admission.Create, &corev1.Namespace{}, nil, ""},
+		"created a moment ago":          {false, false, admission.Create, active, nil, ""},
 		"create in a deleted namespace": {true, true, admission.Create, terminating, nil, metav1.StatusReasonForbidden},
 		"update in a deleted namespace": {true, true, admission.Update, terminating, nil, ""},
-		"deleted and created again":     {true, true, admission.Create, &corev1.Namespace{}, nil, ""},
+		"deleted and created again":     {true, true, admission.Create, active, nil, ""},
 		"create in no namespace":        {false, false, admission.Create, nil, missing, metav1.StatusReasonNotFound},
 		"update in no namespace":        {false, false, admission.Update, nil, missing, metav1.StatusReasonNotFound},
 		"storage cannot be read": {
