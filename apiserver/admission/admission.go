@@ -41,9 +41,8 @@ type Attributes struct {
 	User    user.Info
 	// Internal marks the server's own writes; only plugins with Internal set, and the reservers, see them.
 	Internal bool
-	// NamespaceRevision is the revision of the namespace at which NamespaceLifecycle has found it active, for creations in
-	// namespaces that this server stores. The object is stored only if the namespace still has this revision, or is active
-	// at a later one. 0: the creation does not depend on the namespace.
+	// NamespaceRevision is the revision at which NamespaceLifecycle has found the namespace of a creation active; 0: it
+	// has not, or another cluster stores the namespace. In etcd, the object is stored only while the namespace is active.
 	NamespaceRevision int64
 
 	annotations  annotations

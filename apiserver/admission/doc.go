@@ -31,8 +31,8 @@
 //
 // # Invariants
 //
-//   - Objects are in the internal version. A Mutator may change only Attributes.Object; Attributes.Old is shared with
-//     the cache, and a Validator changes nothing.
+//   - Objects are in the internal version. A Mutator may change only Attributes.Object, and NamespaceLifecycle sets
+//     Attributes.NamespaceRevision; Attributes.Old is shared with the cache, and a Validator changes nothing.
 //   - The first error ends a step and is the response to the client.
 //   - After a Reserve that has succeeded, Rollback is called if and only if the object is not stored. The context of
 //     the request may have ended when Rollback or Commit is called.

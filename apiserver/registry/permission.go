@@ -16,7 +16,8 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// dependency is a path that a creation depends on, with the revision at which the creation is known to be permitted.
+// dependency is a path that a creation depends on, with the revision at which the creation is known to be permitted; 0:
+// no such revision is known.
 type dependency struct {
 	storage.Guard
 	// permitted reads the path, and returns its revision if it permits the creation, or the error for the client.
@@ -24,16 +25,16 @@ type dependency struct {
 }
 
 // create stores the bytes of an admitted object under a new path; admitted is nil for an object that is transferred. A
-// custom resource is stored only while its definition permits the creation of objects, and an object in a namespace
-// only while the namespace is active: an object that is stored after the definition's finalizer, or the namespace's
-// controller, has listed all objects would never be deleted. Admission has checked the namespace before, but its cache
-// may lag, and etcd may apply the creation many seconds later.
+// custom resource is stored only while its definition permits the creation of objects, and an object that depends on a
+// namespace (dependencies) only while the namespace is active: an object that is stored after the definition's
+// finalizer, or the namespace's controller, has listed all objects would never be deleted. Admission has checked the
+// namespace before, but its cache may lag, and etcd may apply the creation many seconds later.
 //
 // The conditions are part of the transaction: the definition and the namespace must still have the revisions at which
 // they are known to permit the creation. These revisions usually are the current ones, and the creation costs one
-// request to etcd. After any write to the definition, for example of its status, or to the namespace, creations first
-// read it until this server has observed the write. kube-apiserver has no such conditions: its forbidCreateAdmission
-// and NamespaceLifecycle only check the informer's state.
+// request to etcd. If the definition or the namespace has been written since, for example its status or a label, the
+// transaction fails; the server then reads both from etcd and tries again. kube-apiserver has no such conditions: its
+// forbidCreateAdmission and NamespaceLifecycle only check the informer's state.
 func (r *Registry) create(
 	ctx context.Context, t resource.Target, admitted *admission.Attributes, data []byte, ttl time.Duration,
 ) (int64, error) {
@@ -46,34 +47,25 @@ func (r *Registry) create(
 		return store.Create(ctx, t.Path(), data, ttl)
 	}
 	for {
-		if guards := guardsOf(dependencies); guards != nil {
-			revision, err := store.CreateGuarded(ctx, t.Path(), data, ttl, guards...)
-			if !errors.Is(err, storage.ErrGuard) || ctx.Err() != nil {
-				return revision, err
-			}
-		}
+		guards := make([]storage.Guard, len(dependencies))
 		for i, d := range dependencies {
-			if dependencies[i].Revision, err = d.permitted(ctx); err != nil {
-				return 0, err
+			if d.Revision == 0 {
+				if d.Revision, err = d.permitted(ctx); err != nil {
+					return 0, err
+				}
 			}
+			guards[i], dependencies[i].Revision = d.Guard, 0
+		}
+		revision, err := store.CreateGuarded(ctx, t.Path(), data, ttl, guards...)
+		if !errors.Is(err, storage.ErrGuard) || errors.Is(err, storage.ErrUncertain) {
+			return revision, err
 		}
 	}
-}
-
-// guardsOf returns the guards of all dependencies, or nil if a revision is unknown.
-func guardsOf(dependencies []dependency) []storage.Guard {
-	guards := make([]storage.Guard, len(dependencies))
-	for i, d := range dependencies {
-		if d.Revision == 0 {
-			return nil
-		}
-		guards[i] = d.Guard
-	}
-	return guards
 }
 
 // dependencies returns what the creation of an object depends on: the definition of a custom resource, and the
-// namespace, unless another etcd stores it.
+// namespace if NamespaceLifecycle has found it active. A creation does not depend on a namespace that another etcd
+// stores, or in a store whose transactions have only one condition.
 func (r *Registry) dependencies(t resource.Target, admitted *admission.Attributes) ([]dependency, error) {
 	var all []dependency
 	if t.Permission != nil {
@@ -103,7 +95,8 @@ func (r *Registry) dependencies(t resource.Target, admitted *admission.Attribute
 	}), nil
 }
 
-// activeAt returns the revision of the stored namespace of a creation if the namespace is active.
+// activeAt returns the revision of the stored namespace of a creation if the namespace is active, and records it for
+// the next attempt, for example with another generated name.
 func (r *Registry) activeAt(
 	ctx context.Context, namespace resource.Target, admitted *admission.Attributes,
 ) (int64, error) {
@@ -118,7 +111,8 @@ func (r *Registry) activeAt(
 	if accessor.GetDeletionTimestamp() != nil {
 		return 0, admission.NamespaceTerminating(admitted)
 	}
-	return strconv.ParseInt(accessor.GetResourceVersion(), 10, 64)
+	admitted.NamespaceRevision, err = strconv.ParseInt(accessor.GetResourceVersion(), 10, 64)
+	return admitted.NamespaceRevision, err
 }
 
 // definitionPath returns the storage path of the definition of a custom resource, on which its creation depends.

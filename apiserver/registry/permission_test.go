@@ -157,7 +157,8 @@ func TestCreationsNeedTheirNamespace(t *testing.T) {
 	spaces := definitions()
 	spaces.Plural, spaces.StoragePath = "namespaces", "namespaces"
 	w.publisher.Publish(resource.NewCatalog(spaces, configMaps()))
-	namespace, err := w.registry.Target(resource.Key{GroupResource: schema.GroupResource{Resource: "namespaces"}, Name: "a"})
+	key := resource.Key{GroupResource: schema.GroupResource{Resource: "namespaces"}, Name: "a"}
+	namespace, err := w.registry.Target(key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,8 +22,9 @@
 // Create, Update and Delete encrypt the data and send one transaction whose condition is the expected ModRevision of
 // the path; 0 means that the path must not exist. The else branch of an Update or Delete reads the path: a failed
 // write returns a ConflictError with the current value, so that its caller can try again without another read. A
-// Create that fails returns ErrExists. The response has the revision of the write, and the WatchStreams deliver the
-// event.
+// Create that fails returns ErrExists. CreateGuarded has further conditions, the ModRevisions of other paths, and
+// returns ErrGuard if one of them does not hold. The response has the revision of the write, and the WatchStreams
+// deliver the event.
 //
 // If etcd does not respond, the outcome of the write is unknown, and the error is ErrUncertain. In a Store on the etcd
 // member of this process, RepeatLostWrites sends such writes again after each change of the leader. A leader that

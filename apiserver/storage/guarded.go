@@ -9,8 +9,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ErrGuard means that the path which a creation depends on is at another revision.
-var ErrGuard = errors.New("the path that the creation depends on has changed")
+// ErrGuard means that a path which a creation depends on is at another revision.
+var ErrGuard = errors.New("a path that the creation depends on has changed")
 
 // Guard is a path that a creation depends on, with its expected ModRevision.
 type Guard struct {
@@ -18,16 +18,24 @@ type Guard struct {
 	Revision int64
 }
 
-// SupportsGuards reports whether a creation and its guards are one transaction. It is false for a shim whose
-// transactions have only one condition.
-func (s *Store) SupportsGuards() bool { return !s.shim.Load() }
+// SupportsGuards reports whether a creation and its guards are certain to be one transaction. Transactions of a shim
+// have only one condition. For a remote store it is false until CheckFeatures knows that the store is etcd.
+func (s *Store) SupportsGuards() bool {
+	select {
+	case <-s.featuresKnown:
+		return !s.shim.Load()
+	default:
+		return false
+	}
+}
 
-// CreateGuarded creates a path like Create, but only while the path of each guard has the guard's revision. Otherwise
-// it fails with ErrGuard.
+// CreateGuarded creates a path like Create, but only while the path of each guard has the guard's revision. It fails
+// with ErrExists if the path exists, and otherwise with ErrGuard if a guard has changed. With a shim, the guards are
+// checked after the creation, which is undone if a guard has changed.
 func (s *Store) CreateGuarded(
 	ctx context.Context, path string, data []byte, ttl time.Duration, guards ...Guard,
 ) (int64, error) {
-	if !s.SupportsGuards() {
+	if s.shim.Load() {
 		return s.createThenCheck(ctx, path, data, ttl, guards)
 	}
 	conditions := []clientv3.Cmp{s.at(path, 0)}
@@ -35,21 +43,15 @@ func (s *Store) CreateGuarded(
 		conditions = append(conditions, s.at(guard.Path, guard.Revision))
 	}
 	revision, err := s.create(ctx, path, data, ttl, conditions...)
-	switch {
-	case isUnsupported(err):
+	if isUnsupported(err) {
 		return s.createThenCheck(ctx, path, data, ttl, guards)
-	case !errors.Is(err, ErrExists):
-		return revision, err
 	}
-	if guardErr := s.check(ctx, guards); guardErr != nil {
-		return 0, fmt.Errorf("create %s: %w", path, guardErr)
-	}
-	return 0, err
+	return revision, err
 }
 
-// createThenCheck does the same as CreateGuarded for a shim whose transactions have only one condition: it creates
-// the path, then checks the guards, and deletes the path again if a guard has changed. Other clients may see the
-// object in between.
+// createThenCheck does the same as CreateGuarded for a shim: it creates the path, then checks the guards, and deletes
+// the path again if a guard has changed. Other clients may see the object in between. If a client has changed or
+// deleted the object, or the deletion fails, the outcome is unknown.
 func (s *Store) createThenCheck(
 	ctx context.Context, path string, data []byte, ttl time.Duration, guards []Guard,
 ) (int64, error) {
@@ -61,12 +63,10 @@ func (s *Store) createThenCheck(
 	if guardErr == nil {
 		return revision, nil
 	}
-	_, undoErr := s.Delete(context.WithoutCancel(ctx), path, revision)
-	var changed *ConflictError
-	if errors.As(undoErr, &changed) {
-		undoErr = nil // another client has seen the object and changed or deleted it
+	if _, err := s.Delete(context.WithoutCancel(ctx), path, revision); err != nil {
+		guardErr = uncertainError{errors.Join(guardErr, err)}
 	}
-	return 0, fmt.Errorf("create %s: %w", path, errors.Join(guardErr, undoErr))
+	return 0, fmt.Errorf("create %s: %w", path, guardErr)
 }
 
 // check returns ErrGuard if a guard has changed or cannot be read.

@@ -127,10 +127,11 @@ func (s *Store) raiseBarrier(ctx context.Context, outdated int64) (int64, error)
 	return barrier, nil
 }
 
-// barrierIn returns the ModRevision of barrierKey in the response to a transaction that has read the key, or 0 if the
-// key does not exist.
+// barrierIn returns the ModRevision of barrierKey in the response to a transaction whose last operation has read the
+// key, or 0 if the key does not exist.
 func barrierIn(response *clientv3.TxnResponse) int64 {
-	if kvs := response.Responses[0].GetResponseRange().Kvs; len(kvs) == 1 {
+	last := response.Responses[len(response.Responses)-1]
+	if kvs := last.GetResponseRange().Kvs; len(kvs) == 1 {
 		return kvs[0].ModRevision
 	}
 	return 0
@@ -324,23 +325,23 @@ func (s *Store) commit(
 	return o.response, o.err
 }
 
-// commitCreation runs an operation in a transaction if all conditions hold. Unlike for commit, the conditions may
-// hold again after the operation has run.
+// commitCreation runs an operation in a transaction if all conditions hold, and otherwise the alternative, if any.
+// Unlike for commit, the conditions may hold again after the operation has run.
 func (s *Store) commitCreation(
-	ctx context.Context, conditions []clientv3.Cmp, operation clientv3.Op,
+	ctx context.Context, conditions []clientv3.Cmp, operation clientv3.Op, alternative ...clientv3.Op,
 ) (*clientv3.TxnResponse, error) {
 	if !s.inFlight.enabled() { // not commit, which would repeat the write without a barrier once that is enabled
 		o := untilAccepted(ctx, func() outcome {
-			return s.transact(s.client.Txn(ctx).If(conditions...).Then(operation))
+			return s.transact(s.client.Txn(ctx).If(conditions...).Then(operation).Else(alternative...))
 		})
 		return o.response, o.err
 	}
+	alternative = append(slices.Clone(alternative), clientv3.OpGet(barrierKey, clientv3.WithKeysOnly()))
 	for {
 		effect := &creation{key: string(operation.KeyBytes()), value: operation.ValueBytes(), after: s.observed.Load()}
 		o := s.run(ctx, effect, func(ctx context.Context, barrier int64) outcome {
 			all := append(slices.Clone(conditions), clientv3.Compare(clientv3.ModRevision(barrierKey), "=", barrier))
-			o := s.transact(
-				s.client.Txn(ctx).If(all...).Then(operation).Else(clientv3.OpGet(barrierKey, clientv3.WithKeysOnly())))
+			o := s.transact(s.client.Txn(ctx).If(all...).Then(operation).Else(alternative...))
 			o.barrier = barrier
 			return o
 		})

@@ -116,7 +116,8 @@ func isUnsupported(err error) bool {
 	if err == nil {
 		return false
 	}
-	return status.Code(err) == codes.Unimplemented || strings.Contains(err.Error(), "not supported")
+	return status.Code(err) == codes.Unimplemented || strings.Contains(err.Error(), "not supported") ||
+		strings.Contains(err.Error(), "unsupported operations in txn request")
 }
 
 // shimLag bounds the number of revisions by which a shim's response may lag behind the write that it answers.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"quorate.dev/apiserver/request"
@@ -21,8 +22,8 @@ func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.D
 	return s.create(ctx, path, data, ttl, s.at(path, 0))
 }
 
-// create does the same as Create under the given conditions, which must include that the path does not exist. It fails
-// with ErrExists if any condition does not hold.
+// create does the same as Create under the given conditions, the first of which is that the path does not exist. It
+// fails with ErrGuard if another condition does not hold.
 func (s *Store) create(
 	ctx context.Context, path string, data []byte, ttl time.Duration, conditions ...clientv3.Cmp,
 ) (int64, error) {
@@ -33,17 +34,24 @@ func (s *Store) create(
 		return 0, fmt.Errorf("create %s: %w", path, err)
 	}
 	began := s.metrics.start()
-	response, err := s.commitCreation(ctx, conditions, put)
+	var read []clientv3.Op
+	if len(conditions) > 1 {
+		read = append(read, clientv3.OpGet(s.Key(path), clientv3.WithKeysOnly()))
+	}
+	response, err := s.commitCreation(ctx, conditions, put, read...)
 	s.metrics.observe(ctx, "create", path, began, err)
 	span.Event(eventTransaction)
 	if err != nil {
-		revision, err := s.settle(ctx, put, classifyWrite(err))
+		revision, err := s.settle(ctx, put, 0, classifyWrite(err))
 		if err != nil {
 			return 0, fmt.Errorf("create %s: %w", path, err)
 		}
 		return revision, nil
 	}
 	if !response.Succeeded {
+		if len(read) > 0 && len(response.Responses[0].GetResponseRange().Kvs) == 0 {
+			return 0, fmt.Errorf("create %s: %w", path, ErrGuard)
+		}
 		return 0, fmt.Errorf("create %s: %w", path, ErrExists)
 	}
 	if isShim(response.Header) {
@@ -88,7 +96,7 @@ func (s *Store) swap(ctx context.Context, name, path string, expected int64, ope
 	response, err := s.commit(ctx, []clientv3.Cmp{s.at(path, expected)}, operation, clientv3.OpGet(s.Key(path)))
 	s.metrics.observe(ctx, name, path, began, err)
 	if err != nil {
-		return s.settle(ctx, operation, classifyWrite(err))
+		return s.settle(ctx, operation, expected, classifyWrite(err))
 	}
 	if response.Succeeded {
 		return response.Header.Revision, nil
@@ -103,21 +111,28 @@ func (s *Store) swap(ctx context.Context, name, path string, expected int64, ope
 	return 0, conflict
 }
 
-// settle decides the outcome of a transaction that has returned an error. If another write fills the database while a
-// transaction is in flight, etcd applies the transaction, and returns ErrNoSpace nevertheless; a put whose value is
-// stored has succeeded. settle returns other errors unchanged.
-func (s *Store) settle(ctx context.Context, operation clientv3.Op, failure error) (int64, error) {
+// settle decides the outcome of a transaction that has returned an error, and whose condition was the ModRevision
+// expected. If another write fills the database while a transaction is in flight, etcd applies the transaction, and
+// returns ErrNoSpace nevertheless: a put whose value is stored has succeeded. settle returns other errors unchanged.
+func (s *Store) settle(ctx context.Context, operation clientv3.Op, expected int64, failure error) (int64, error) {
 	if !errors.Is(failure, ErrNoSpace) || !operation.IsPut() {
 		return 0, failure
 	}
 	found, err := s.get(ctx, string(operation.KeyBytes()))
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, uncertainError{failure}
-	case len(found.Kvs) == 1 && bytes.Equal(found.Kvs[0].Value, operation.ValueBytes()):
-		return found.Kvs[0].ModRevision, nil
 	}
-	return 0, failure
+	current := &mvccpb.KeyValue{}
+	if len(found.Kvs) == 1 {
+		current = found.Kvs[0]
+	}
+	switch {
+	case current.ModRevision > 0 && bytes.Equal(current.Value, operation.ValueBytes()):
+		return current.ModRevision, nil
+	case current.ModRevision == expected:
+		return 0, failure
+	}
+	return 0, uncertainError{failure} // another client has changed the object since
 }
 
 // DeleteUnreadable deletes a path whose value cannot be decrypted or decoded, whatever its revision. It reads the

@@ -38,7 +38,7 @@ type NamespaceLifecycle struct {
 
 	mu sync.Mutex
 	// staleUntil has the namespaces deleted through this server. Until the given time the cache may lag and list them
-	// as active, so that active reads storage.
+	// as active, so that find reads storage.
 	staleUntil map[string]time.Time
 }
 
