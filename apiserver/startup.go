@@ -361,9 +361,10 @@ func (s *cluster) runControllers(ctx context.Context, _ func()) error {
 		Informers: func() clientgoinformers.SharedInformerFactory {
 			return informers.All(s.informerOptions(s.client, failed))
 		},
-		Identity: host + "_" + uuid.NewString(),
-		Clock:    s.clock,
-		Logger:   s.logger.WithName("controllers"),
+		AwaitDefinitions: s.custom.awaitDefinitions,
+		Identity:         host + "_" + uuid.NewString(),
+		Clock:            s.clock,
+		Logger:           s.logger.WithName("controllers"),
 	}
 	return startup.Together(ctx, failed.await, func(ctx context.Context) error { return controllers.Run(ctx, options) })
 }

@@ -57,6 +57,8 @@ type Options struct {
 	Client *rest.Config
 	// Informers returns the informers for one leader term.
 	Informers func() informers.SharedInformerFactory
+	// AwaitDefinitions returns when discovery has every custom resource that was established before the call.
+	AwaitDefinitions func(context.Context) error
 	// Identity is the holder identity of this replica.
 	Identity string
 	Clock    clock.Clock

@@ -83,14 +83,18 @@ func run(
 	t *testing.T, config *rest.Config, client kubernetes.Interface, identity string, enabled ...string,
 ) (stop func()) {
 	t.Helper()
+	return runWith(t, controllers.Options{
+		Enabled: enabled, Client: config, Identity: identity, Clock: clock.RealClock{}, Logger: logr.Discard(),
+		Informers:        func() informers.SharedInformerFactory { return informers.NewSharedInformerFactory(client, 0) },
+		AwaitDefinitions: func(context.Context) error { return nil },
+	})
+}
+
+func runWith(t *testing.T, options controllers.Options) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() {
-		ended <- controllers.Run(ctx, controllers.Options{
-			Enabled: enabled, Client: config, Identity: identity, Clock: clock.RealClock{}, Logger: logr.Discard(),
-			Informers: func() informers.SharedInformerFactory { return informers.NewSharedInformerFactory(client, 0) },
-		})
-	}()
+	go func() { ended <- controllers.Run(ctx, options) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -99,6 +103,41 @@ func run(
 	})
 	t.Cleanup(stop)
 	return stop
+}
+
+// TestNamespacesAwaitDefinitions deletes a namespace while this replica does not know all custom resources. The
+// namespace stays until it does.
+func TestNamespacesAwaitDefinitions(t *testing.T) {
+	t.Parallel()
+	server, client := startServer(t)
+	asked, known := make(chan struct{}), make(chan struct{})
+	runWith(t, controllers.Options{
+		Enabled: []string{controllers.Namespace}, Client: server.Admin, Identity: "a", Clock: clock.RealClock{},
+		Logger:    logr.Discard(),
+		Informers: func() informers.SharedInformerFactory { return informers.NewSharedInformerFactory(client, 0) },
+		AwaitDefinitions: func(ctx context.Context) error {
+			select {
+			case asked <- struct{}{}:
+			case <-known:
+				return nil
+			case <-ctx.Done():
+			}
+			return errors.New("the definitions are unknown")
+		},
+	})
+	newNamespace(t, client, "waits")
+	must(t, client.CoreV1().Namespaces().Delete(t.Context(), "waits", metav1.DeleteOptions{}))
+	for range 2 {
+		<-asked
+		if _, err := client.CoreV1().Namespaces().Get(t.Context(), "waits", metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(known)
+	eventually(t, "the namespace is deleted", func() bool {
+		_, err := client.CoreV1().Namespaces().Get(t.Context(), "waits", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
 }
 
 // holds returns a condition: that a replica, or no replica (""), holds the lease.

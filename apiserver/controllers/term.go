@@ -2,11 +2,13 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/cel/openapi/resolver"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
@@ -82,6 +84,8 @@ type leaderTerm struct {
 	typed    informers.SharedInformerFactory        // built-in kinds
 	partial  metadatainformer.SharedInformerFactory // custom resources
 	started  chan struct{}                          // closed when the informers are started
+
+	awaitDefinitions func(context.Context) error // Options.AwaitDefinitions
 }
 
 func newTerm(options Options) (*leaderTerm, error) {
@@ -99,6 +103,8 @@ func newTerm(options Options) (*leaderTerm, error) {
 		typed:    options.Informers(),
 		partial:  metadatainformer.NewSharedInformerFactory(partial, noResync),
 		started:  make(chan struct{}),
+
+		awaitDefinitions: options.AwaitDefinitions,
 	}, nil
 }
 
@@ -112,12 +118,34 @@ func (t *leaderTerm) newMapper() *restmapper.DeferredDiscoveryRESTMapper {
 	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(t.client.Discovery()))
 }
 
+// startNamespace starts the controller of namespaces. Its constructor discovers resources and ends the process if it
+// finds none; here the start fails instead.
 func (t *leaderTerm) startNamespace(ctx context.Context) error {
-	c := namespace.NewNamespaceController(ctx, t.client, t.metadata,
-		t.client.Discovery().ServerPreferredNamespacedResources,
+	resources, err := t.namespacedResources(ctx)
+	if len(resources) == 0 {
+		return fmt.Errorf("discover resources: %w", err)
+	}
+	constructed := false
+	discover := func() ([]*metav1.APIResourceList, error) {
+		if !constructed {
+			return resources, err
+		}
+		return t.namespacedResources(ctx)
+	}
+	c := namespace.NewNamespaceController(ctx, t.client, t.metadata, discover,
 		t.typed.Core().V1().Namespaces(), finalizeResync, corev1.FinalizerKubernetes)
+	constructed = true
 	go c.Run(ctx, namespaceWorkers)
 	return nil
+}
+
+// namespacedResources returns the resources whose objects the deletion of a namespace deletes. With an error, the list
+// is incomplete, and the controller keeps the namespace: it would leave behind the objects of a custom resource that
+// another replica has established.
+func (t *leaderTerm) namespacedResources(ctx context.Context) ([]*metav1.APIResourceList, error) {
+	unknown := t.awaitDefinitions(ctx)
+	known, err := t.client.Discovery().ServerPreferredNamespacedResources()
+	return known, errors.Join(unknown, err)
 }
 
 func (t *leaderTerm) startCollector(ctx context.Context) error {
