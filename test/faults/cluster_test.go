@@ -300,6 +300,9 @@ func (c *cluster) whole(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if status.IsLearner { // its member was replaced after the members were read
+			return fmt.Errorf("member %x has not joined", status.Header.MemberId)
+		}
 		applied = append(applied, status.RaftAppliedIndex)
 	}
 	if slices.Max(applied)-slices.Min(applied) > 1000 {
