@@ -90,7 +90,7 @@ func (s *Server) pluginOptions() plugins.Options {
 	}
 }
 
-// namespaceLifecycle completes and returns the plugin NamespaceLifecycle.
+// namespaceLifecycle sets the lister and the clock of lifecycle, and returns it as a plugin.
 func (s *Server) namespaceLifecycle(lifecycle *native.NamespaceLifecycle) admission.Plugin {
 	lifecycle.Namespaces, lifecycle.Clock = s.informers.Core().V1().Namespaces().Lister(), s.clock
 	return lifecycle.Plugin()

@@ -41,8 +41,8 @@ type Attributes struct {
 	User    user.Info
 	// Internal marks the server's own writes; only plugins with Internal set, and the reservers, see them.
 	Internal bool
-	// NamespaceRevision is the revision at which NamespaceLifecycle has found the namespace of a creation active; 0: it
-	// has not, or another cluster stores the namespace. In etcd, the object is stored only while the namespace is active.
+	// NamespaceRevision is the revision at which the namespace of a creation was active. NamespaceLifecycle sets it, and
+	// the registry raises it after the namespace has changed. 0 means that the creation does not depend on the namespace.
 	NamespaceRevision int64
 
 	annotations  annotations

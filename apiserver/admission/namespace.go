@@ -10,8 +10,9 @@ import (
 	upstream "k8s.io/apiserver/pkg/admission"
 )
 
-// NamespaceTerminating returns the error of a creation in a terminating namespace, with the cause that clients check.
-func NamespaceTerminating(a *Attributes) error {
+// NewNamespaceTerminatingError returns the error of a creation in a terminating namespace, with the cause that clients
+// check.
+func NewNamespaceTerminatingError(a *Attributes) error {
 	err := upstream.NewForbidden(a, fmt.Errorf(
 		"unable to create new content in namespace %s because it is being terminated", a.Namespace))
 	if refusal, ok := errors.AsType[*apierrors.StatusError](err); ok {

@@ -74,8 +74,8 @@ func TestPluginsRunAgainWhenOneAsks(t *testing.T) {
 	}
 }
 
-// TestValuesOfTheFirstRound: a webhook stores the object that it has seen in the first round, so that the second round
-// can skip it if the object is still the same.
+// TestValuesOfTheFirstRound: a webhook that stores the object in the first round can be skipped in the second round if
+// the object is unchanged.
 func TestValuesOfTheFirstRound(t *testing.T) {
 	holder, definition := events()
 	var seen []any

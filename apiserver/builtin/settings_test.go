@@ -33,7 +33,8 @@ func TestGatesAreNotApplied(t *testing.T) {
 	}
 }
 
-// TestGatesOfEarlierVersion: a feature that is enabled by default now is disabled in the version before it was.
+// TestGatesOfEarlierVersion: a feature that is now enabled by default is disabled if the server emulates a version in
+// which it was not.
 func TestGatesOfEarlierVersion(t *testing.T) {
 	effective := utilcompatibility.DefaultBuildEffectiveVersion()
 	now, err := builtin.Gates(builtin.Settings{Version: effective})

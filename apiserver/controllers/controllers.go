@@ -57,7 +57,8 @@ type Options struct {
 	Client *rest.Config
 	// Informers returns the informers for one leader term.
 	Informers func() informers.SharedInformerFactory
-	// AwaitDefinitions returns when discovery has every custom resource that was established before the call.
+	// AwaitDefinitions waits until this replica serves all definitions that were stored before the call. It returns an
+	// error if ctx ends first.
 	AwaitDefinitions func(context.Context) error
 	// Identity is the holder identity of this replica.
 	Identity string

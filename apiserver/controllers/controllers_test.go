@@ -110,14 +110,14 @@ func runWith(t *testing.T, options controllers.Options) (stop func()) {
 func TestNamespacesAwaitDefinitions(t *testing.T) {
 	t.Parallel()
 	server, client := startServer(t)
-	asked, known := make(chan struct{}), make(chan struct{})
+	awaited, known := make(chan struct{}), make(chan struct{})
 	runWith(t, controllers.Options{
 		Enabled: []string{controllers.Namespace}, Client: server.Admin, Identity: "a", Clock: clock.RealClock{},
 		Logger:    logr.Discard(),
 		Informers: func() informers.SharedInformerFactory { return informers.NewSharedInformerFactory(client, 0) },
 		AwaitDefinitions: func(ctx context.Context) error {
 			select {
-			case asked <- struct{}{}:
+			case awaited <- struct{}{}:
 			case <-known:
 				return nil
 			case <-ctx.Done():
@@ -127,8 +127,8 @@ func TestNamespacesAwaitDefinitions(t *testing.T) {
 	})
 	newNamespace(t, client, "waits")
 	must(t, client.CoreV1().Namespaces().Delete(t.Context(), "waits", metav1.DeleteOptions{}))
-	for range 2 {
-		<-asked
+	for range 3 { // the start of the controller, and two attempts to delete the namespace: the first has failed
+		<-awaited
 		if _, err := client.CoreV1().Namespaces().Get(t.Context(), "waits", metav1.GetOptions{}); err != nil {
 			t.Fatal(err)
 		}

@@ -118,12 +118,13 @@ func (t *leaderTerm) newMapper() *restmapper.DeferredDiscoveryRESTMapper {
 	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(t.client.Discovery()))
 }
 
-// startNamespace starts the controller of namespaces. Its constructor discovers resources and ends the process if it
-// finds none; here the start fails instead.
+// startNamespace starts the namespace controller. NewNamespaceController exits the process if discovery returns no
+// resources. startNamespace therefore discovers them first, passes that result to the constructor, and returns an error
+// if there are none.
 func (t *leaderTerm) startNamespace(ctx context.Context) error {
 	resources, err := t.namespacedResources(ctx)
 	if len(resources) == 0 {
-		return fmt.Errorf("discover resources: %w", err)
+		return errors.Join(errors.New("discover namespaced resources: the server has none"), err)
 	}
 	constructed := false
 	discover := func() ([]*metav1.APIResourceList, error) {
@@ -139,13 +140,12 @@ func (t *leaderTerm) startNamespace(ctx context.Context) error {
 	return nil
 }
 
-// namespacedResources returns the resources whose objects the deletion of a namespace deletes. With an error, the list
-// is incomplete, and the controller keeps the namespace: it would leave behind the objects of a custom resource that
-// another replica has established.
+// namespacedResources returns the resources whose objects are deleted with a namespace. If it returns an error, the
+// list may lack custom resources that another replica has established, and the controller does not finish the deletion.
 func (t *leaderTerm) namespacedResources(ctx context.Context) ([]*metav1.APIResourceList, error) {
-	unknown := t.awaitDefinitions(ctx)
-	known, err := t.client.Discovery().ServerPreferredNamespacedResources()
-	return known, errors.Join(unknown, err)
+	awaitErr := t.awaitDefinitions(ctx)
+	resources, err := t.client.Discovery().ServerPreferredNamespacedResources()
+	return resources, errors.Join(awaitErr, err)
 }
 
 func (t *leaderTerm) startCollector(ctx context.Context) error {

@@ -173,7 +173,7 @@ func TestLoadAll(t *testing.T) {
 	}
 }
 
-// TestConversionMetrics has upstream's metrics of the calls.
+// TestConversionMetrics checks upstream's metrics of the calls.
 func TestConversionMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	builtin.MeasureUpstream(registry)

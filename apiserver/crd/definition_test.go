@@ -40,8 +40,8 @@ func TestDefinitionsThatCannotBeServed(t *testing.T) {
 	}
 }
 
-// TestDeprecation has the warnings of deprecated versions. As with kube-apiserver, the default warning recommends the
-// newest served version that is newer and not deprecated.
+// TestDeprecation checks the warnings of deprecated versions. As with kube-apiserver, the default warning recommends
+// the newest served version that is newer and not deprecated.
 func TestDeprecation(t *testing.T) {
 	t.Parallel()
 	own := "Widgets of v1beta1 are gone soon"
@@ -91,7 +91,7 @@ func TestTransferChangesTheRevision(t *testing.T) {
 	}
 }
 
-// TestDefinitionsWithoutUsableSchemas has the definitions that only former releases of Kubernetes accepted, and that
+// TestDefinitionsWithoutUsableSchemas reads definitions that only former releases of Kubernetes accepted, and that
 // etcd may still hold.
 func TestDefinitionsWithoutUsableSchemas(t *testing.T) {
 	t.Parallel()

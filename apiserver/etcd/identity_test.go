@@ -27,8 +27,13 @@ func quorumOf(t *testing.T, size int) (flags []config.Member, members []*Member)
 	t.Helper()
 	peers := newAuthority(t, "peers")
 	var cluster []string
+	taken := map[string]bool{}
 	for i := range size {
 		flags = append(flags, recorded(t, secured(t, fmt.Sprintf("m%d", i), peers)))
+		for taken[flags[i].ListenPeerURLs[0]] { // the port of a former member is free until the member starts
+			flags[i].ListenPeerURLs = []string{freeURL(t)}
+		}
+		taken[flags[i].ListenPeerURLs[0]] = true
 		cluster = append(cluster, flags[i].Name+"="+flags[i].ListenPeerURLs[0])
 	}
 	for i := range flags {

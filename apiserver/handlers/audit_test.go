@@ -199,8 +199,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestLargeAuditObjects reads a list and a table that are larger than every backend accepts. The event does not contain
-// them.
+// TestLargeAuditObjects reads a list and a table that exceed the size limit of all audit backends. The encoding of each
+// response object stops shortly after the limit.
 func TestLargeAuditObjects(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)

@@ -107,7 +107,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// newRegistry returns another registry for the objects of a server, which may delete objects that cannot be read.
+// newRegistry returns a second registry for the server's etcd. It may delete unreadable objects.
 func newRegistry(t *testing.T, s *server) *registry.Registry {
 	t.Helper()
 	store := storage.New(s.Etcd, "/registry")
@@ -214,8 +214,9 @@ type exchange struct {
 	sends, accepts string
 	body           string
 	code           int
-	// want has fields of the response body in YAML. The other fields of objects are not compared. The value "*" stands
-	// for any value, and a text that begins with "~" for a part of a text.
+	// want has fields of the response body in YAML. The other fields of objects are not compared. The value "*" matches
+	// any value that is present, null matches a field that is absent, and a text that begins with "~" matches a text that
+	// contains the rest.
 	want string
 	// header has headers of the response. An empty value means that the header must not be there.
 	header map[string]string

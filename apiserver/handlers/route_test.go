@@ -71,7 +71,7 @@ func TestRouted(t *testing.T) {
 	}
 }
 
-// TestRoutedByVerb has paths with a verb in them.
+// TestRoutedByVerb routes paths that contain a verb.
 func TestRoutedByVerb(t *testing.T) {
 	watchable, proxy := &resource.Endpoint{Verbs: []string{"list", "watch"}}, &resource.Endpoint{
 		Connect: &resource.Connect{Methods: []string{"GET", "POST"}},

@@ -92,7 +92,7 @@ func (s *server) remove(t *testing.T, name string) {
 	s.do(t, exchange{request: "DELETE " + configMaps + "/" + name, code: http.StatusOK})
 }
 
-// TestWatch has watches with several options of the same changes.
+// TestWatch follows the same changes by watches with several options.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
@@ -326,7 +326,7 @@ func TestTimeouts(t *testing.T) {
 				message: "~Too large resource version: 1000000"}}`,
 		},
 		{
-			name: "watch with a timeout", request: "GET " + configMaps + "?watch=1&timeoutSeconds=3", code: http.StatusOK,
+			name: "watch with a timeout", request: "GET " + configMaps + "?watch=1&timeoutSeconds=8", code: http.StatusOK,
 			want: `{type: ADDED, object: {metadata: {name: a}}}`,
 		},
 	}
@@ -347,7 +347,7 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// TestBookmarks has a clock that is a minute slow, so that each interval between bookmarks has ended when it begins.
+// TestBookmarks uses a clock that is one minute behind, so that a bookmark is due immediately.
 func TestBookmarks(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, func(o *handlers.Options) { o.Clock = clocktesting.NewFakeClock(time.Now().Add(-time.Minute)) })

@@ -244,7 +244,7 @@ func TestPatch(t *testing.T) {
 	})
 }
 
-// TestApply has two managers that apply configurations to one object.
+// TestApply applies configurations of two managers to one object.
 func TestApply(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)

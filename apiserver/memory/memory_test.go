@@ -86,8 +86,8 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestConfigure: a limit that the user has set with GOMEMLIMIT is kept, and otherwise the limit of the cgroup of the
-// test, if it has one, minus the reserve becomes the limit.
+// TestConfigure: Configure keeps the limit in GOMEMLIMIT. Without it, Configure sets the cgroup's limit minus the
+// reserve, or changes nothing if the cgroup has no limit.
 func TestConfigure(t *testing.T) {
 	const own, database = 123 << 30, 1 << 30
 	before := debug.SetMemoryLimit(own)

@@ -37,8 +37,8 @@
 //
 // # Life of an object
 //
-// Create stores the object on the condition that its path is free, and that its namespace and the definition of a
-// custom resource are unchanged (Registry.create). The watch stream delivers the event to the cache,
+// Create stores the object on the condition that its path is free, its namespace is active, and the definition of a
+// custom resource permits new objects (see Registry.create). The watch stream delivers the event to the cache,
 // from which all reads are served; Offer passes the encoding of the response on, so that the event is not encoded
 // again. An update replaces the bytes on the condition that their revision is unchanged, or writes nothing if the bytes
 // are equal.

@@ -25,16 +25,16 @@ type dependency struct {
 }
 
 // create stores the bytes of an admitted object under a new path; admitted is nil for an object that is transferred. A
-// custom resource is stored only while its definition permits the creation of objects, and an object that depends on a
-// namespace (dependencies) only while the namespace is active: an object that is stored after the definition's
-// finalizer, or the namespace's controller, has listed all objects would never be deleted. Admission has checked the
-// namespace before, but its cache may lag, and etcd may apply the creation many seconds later.
+// custom resource is stored only while its definition permits the creation of objects, and an object in a namespace
+// only while the namespace is active: an object that is stored after the definition's finalizer, or the namespace's
+// controller, has listed all objects would never be deleted. Admission has checked the namespace before, but its cache
+// may lag, and etcd may apply the creation many seconds later. See dependencies for the exceptions.
 //
 // The conditions are part of the transaction: the definition and the namespace must still have the revisions at which
 // they are known to permit the creation. These revisions usually are the current ones, and the creation costs one
 // request to etcd. If the definition or the namespace has been written since, for example its status or a label, the
-// transaction fails; the server then reads both from etcd and tries again. kube-apiserver has no such conditions: its
-// forbidCreateAdmission and NamespaceLifecycle only check the informer's state.
+// transaction fails; the server then reads both from etcd and tries again. kube-apiserver has no such conditions:
+// forbidCreateAdmission and NamespaceLifecycle check the definition and the namespace only at admission.
 func (r *Registry) create(
 	ctx context.Context, t resource.Target, admitted *admission.Attributes, data []byte, ttl time.Duration,
 ) (int64, error) {
@@ -63,9 +63,9 @@ func (r *Registry) create(
 	}
 }
 
-// dependencies returns what the creation of an object depends on: the definition of a custom resource, and the
-// namespace if NamespaceLifecycle has found it active. A creation does not depend on a namespace that another etcd
-// stores, or in a store whose transactions have only one condition.
+// dependencies returns the paths on which the creation of an object depends: the definition of a custom resource, and
+// the namespace that NamespaceLifecycle found active. It omits the namespace if another etcd stores it, or if the store
+// cannot check it in the same transaction.
 func (r *Registry) dependencies(t resource.Target, admitted *admission.Attributes) ([]dependency, error) {
 	var all []dependency
 	if t.Permission != nil {
@@ -86,7 +86,7 @@ func (r *Registry) dependencies(t resource.Target, admitted *admission.Attribute
 		return nil, err
 	}
 	store := r.storageOf(t.Match).Store
-	if r.storageOf(namespace.Match).Store != store || !store.SupportsGuards() {
+	if r.storageOf(namespace.Match).Store != store || !store.GuardsAreAtomic() {
 		return all, nil
 	}
 	return append(all, dependency{
@@ -109,7 +109,7 @@ func (r *Registry) activeAt(
 		return 0, err
 	}
 	if accessor.GetDeletionTimestamp() != nil {
-		return 0, admission.NamespaceTerminating(admitted)
+		return 0, admission.NewNamespaceTerminatingError(admitted)
 	}
 	admitted.NamespaceRevision, err = strconv.ParseInt(accessor.GetResourceVersion(), 10, 64)
 	return admitted.NamespaceRevision, err

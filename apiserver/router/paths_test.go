@@ -73,8 +73,8 @@ func TestPaths(t *testing.T) {
 	)
 	for _, test := range []struct {
 		name, request string
-		// code and contains are expected of a complete catalog, before and beforeContains of an incomplete one. The latter
-		// are the same if before is 0.
+		// code and contains are expected of a complete catalog, before and beforeContains of an incomplete one. If before is
+		// 0, an incomplete catalog gives the same response.
 		code           int
 		contains       string
 		before         int
@@ -158,7 +158,7 @@ func TestDelegates(t *testing.T) {
 	}
 }
 
-// TestDocuments lists the paths, which the document at the root of the server has.
+// TestDocuments checks the list of paths in the document at the server's root.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	got := newRouter(t, true).Documents()

@@ -13,8 +13,8 @@
 //     caches (package watchcache); History opens a stream of one collection whose Events have the replaced values.
 //   - revisionReader: batches the reads of the current revision.
 //   - leases: the lease that objects with the same TTL share.
-//   - inFlight: the writes to which etcd has not responded, so that they can be repeated (handover.go) or answered
-//     (effects.go).
+//   - inFlight: the writes to which etcd has not responded, so that they can be repeated (handover.go), or ended if the
+//     events show that they were applied (effects.go).
 //   - SoftQuota: rejects writes before the database reaches etcd's quota.
 //
 // # Life of a write
@@ -34,10 +34,11 @@
 // the attempts. The condition of a creation, that the key does not exist, is satisfied again after a deletion: an
 // attempt that the network has delayed would create the object a second time. Creations therefore also depend on the
 // ModRevision of barrierKey, which is written each time before they are repeated; all replicas use the revision that
-// the first of them writes. After that write, no earlier attempt has an effect. The events up to that write decide
-// whether an earlier attempt has had one: etcd answers no creation whose effect the member receives in a snapshot, and
-// the object may have been deleted since. A creation with an effect succeeds and is not repeated. If the events have
-// been compacted, the outcome of the creation stays unknown.
+// the first of them writes. After that write, etcd applies no earlier attempt. The server then reads the events up to
+// that write to find out whether an earlier attempt was applied. Neither a response nor the current state shows that:
+// etcd sends no response to a creation that reaches the member in a snapshot, and the object may have been deleted
+// since. A creation that was applied succeeds and is not repeated. If the events have been compacted, the outcome of
+// the creation stays unknown.
 //
 // # Life of a read
 //

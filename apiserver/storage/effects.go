@@ -8,12 +8,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// effects returns the effects of creations up to the revision of the barrier: for each creation with an effect, the
-// header of the response that etcd would have sent. The error is ErrCompacted if the events are lost.
+// applied finds the creations that etcd has applied up to the revision of the barrier. It returns, for each of them,
+// the header of a successful response at the revision of the creation. The error is ErrCompacted if etcd has compacted
+// these events.
 //
-// etcd does not answer a creation whose effect the member receives in a snapshot. Only the events show such an effect:
-// the object may have been deleted since.
-func (s *Store) effects(
+// Only the events show every such creation: etcd sends no response to a creation that reaches the member in a snapshot,
+// and the object may have been deleted since.
+func (s *Store) applied(
 	ctx context.Context, creations []*write, barrier int64,
 ) (map[*write]*etcdserverpb.ResponseHeader, error) {
 	found := map[*write]*etcdserverpb.ResponseHeader{}
@@ -27,7 +28,7 @@ func (s *Store) effects(
 	}
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), attemptTimeout)
 	defer cancel()
-	// The watch includes barrierKey, so that an event with the revision of the barrier follows the effects.
+	// The watch includes barrierKey, so that an event with the revision of the barrier follows the creations.
 	for response := range s.client.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(after+1),
 		clientv3.WithFragment(), clientv3.WithFilterDelete()) {
 		if err := response.Err(); err != nil {

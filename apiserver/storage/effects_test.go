@@ -84,7 +84,7 @@ func TestEffectsWithoutResponses(t *testing.T) {
 		})
 	}
 	t.Run("compacted", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		var client *clientv3.Client
 		done := make(chan struct{})
@@ -108,7 +108,12 @@ func TestEffectsWithoutResponses(t *testing.T) {
 			<-done
 			return nil
 		}
+		h.second = func(clientv3.Txn) (*clientv3.TxnResponse, error) {
+			t.Error("the creation was sent again")
+			return nil, rpctypes.ErrTimeout
+		}
 		client = h.client
+		client.Watcher = &watches{Watcher: client.Watcher, ended: cancel}
 		h.begin(t.Context())
 		if _, err := h.store.Create(ctx, "pods/a", []byte("1"), 0); !errors.Is(err, storage.ErrUncertain) {
 			t.Errorf("got %v, want ErrUncertain", err)
@@ -119,9 +124,9 @@ func TestEffectsWithoutResponses(t *testing.T) {
 	})
 }
 
-// TestLostCreationsOfOthersObjects loses the first attempt of a creation while another client creates the object. The
-// second attempt shows that: the creation does not wait for the first one.
-func TestLostCreationsOfOthersObjects(t *testing.T) {
+// TestLostCreationOfExistingObject loses the first attempt of a creation, and another client creates the object. The
+// second attempt finds the object, and the creation fails with ErrExists without waiting for the first attempt.
+func TestLostCreationOfExistingObject(t *testing.T) {
 	created := make(chan struct{})
 	h := newHandover(t, func(ctx context.Context, _ clientv3.Txn, _ <-chan struct{}) (*clientv3.TxnResponse, error) {
 		close(created)
@@ -161,7 +166,7 @@ func TestDeletedBarrier(t *testing.T) {
 	}
 }
 
-// TestAppliedWithoutSpace has an etcd that returns an error for want of space, whether it applies a transaction or not.
+// TestAppliedWithoutSpace writes to an etcd that returns ErrNoSpace, with and without applying the transaction.
 func TestAppliedWithoutSpace(t *testing.T) {
 	for _, applied := range []bool{true, false} {
 		client := etcdtest.Client(t)
@@ -196,4 +201,28 @@ func TestAppliedWithoutSpace(t *testing.T) {
 			}
 		}
 	}
+}
+
+// watches is a client that calls a function after a watch has ended because its revision is compacted.
+type watches struct {
+	clientv3.Watcher
+	ended func()
+}
+
+func (w *watches) Watch(ctx context.Context, key string, options ...clientv3.OpOption) clientv3.WatchChan {
+	responses := make(chan clientv3.WatchResponse)
+	go func() {
+		defer close(responses)
+		for response := range w.Watcher.Watch(ctx, key, options...) {
+			select {
+			case responses <- response:
+			case <-ctx.Done():
+				return
+			}
+			if response.CompactRevision > 0 {
+				w.ended()
+			}
+		}
+	}()
+	return responses
 }

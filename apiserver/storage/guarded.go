@@ -18,9 +18,9 @@ type Guard struct {
 	Revision int64
 }
 
-// SupportsGuards reports whether a creation and its guards are certain to be one transaction. Transactions of a shim
-// have only one condition. For a remote store it is false until CheckFeatures knows that the store is etcd.
-func (s *Store) SupportsGuards() bool {
+// GuardsAreAtomic reports whether etcd certainly checks the guards in the transaction of the creation. It is false for
+// a shim, and for a remote store until CheckFeatures has recognized etcd.
+func (s *Store) GuardsAreAtomic() bool {
 	select {
 	case <-s.featuresKnown:
 		return !s.shim.Load()

@@ -111,17 +111,17 @@ func TestGuardedCreations(t *testing.T) {
 	}
 }
 
-// TestSupportsGuards: the member in this process is known to be etcd. A remote server is not until it has responded.
-func TestSupportsGuards(t *testing.T) {
+// TestGuardsAreAtomic: the member in this process is etcd. A remote server may be a shim until it has responded.
+func TestGuardsAreAtomic(t *testing.T) {
 	remote, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}, Context: t.Context()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer remote.Close()
-	if storage.New(remote, "/registry").SupportsGuards() {
-		t.Error("a server that has not responded supports guards")
+	if storage.New(remote, "/registry").GuardsAreAtomic() {
+		t.Error("the guards of a server that has not responded are atomic")
 	}
-	if !storage.New(clientv3.NewCtxClient(t.Context()), "/registry").SupportsGuards() {
-		t.Error("the store of the member in this process does not support guards")
+	if !storage.New(clientv3.NewCtxClient(t.Context()), "/registry").GuardsAreAtomic() {
+		t.Error("the guards of the member in this process are not atomic")
 	}
 }

@@ -23,7 +23,7 @@ const (
 	barrierKey = "quorate.dev/handover"
 	// barrierTimeout bounds one write of barrierKey, which a change of the leader may lose too.
 	barrierTimeout = time.Second
-	// attemptTimeout is the time for which etcd waits for a transaction that is lost.
+	// attemptTimeout is the time for which etcd waits for a lost transaction. It also bounds one read of the events.
 	attemptTimeout = 7 * time.Second
 	// handoverGrace is the time that a new leader gets to commit the writes which its predecessor has replicated.
 	handoverGrace = 200 * time.Millisecond
@@ -61,7 +61,7 @@ func (s *Store) RepeatLostWrites(ctx context.Context, changed func() <-chan stru
 }
 
 // repeatCreations raises the barrier above a revision, and then repeats the creations that are still in flight. A
-// creation that has had an effect is not repeated but answered. repeatCreations gives up when ctx ends.
+// creation that was applied is not repeated: it succeeds. repeatCreations gives up when ctx ends.
 func (s *Store) repeatCreations(ctx context.Context, numbers []int, outdated int64) {
 	var barrier int64
 	needed := func() bool { return s.inFlight.mayRepeat(numbers) }
@@ -70,10 +70,10 @@ func (s *Store) repeatCreations(ctx context.Context, numbers []int, outdated int
 		return err
 	})
 	retryWhile(ctx, needed, func() error {
-		effects, err := s.effects(ctx, s.inFlight.present(numbers), barrier)
+		applied, err := s.applied(ctx, s.inFlight.find(numbers), barrier)
 		switch {
 		case err == nil:
-			s.inFlight.answer(effects)
+			s.inFlight.complete(applied)
 			s.inFlight.repeat(numbers, barrier)
 		case errors.Is(err, ErrCompacted):
 			return nil // the outcome of the creations stays unknown
@@ -95,8 +95,8 @@ func untilClosed(ctx context.Context, closed <-chan struct{}) (context.Context, 
 	return ctx, end
 }
 
-// retryWhile calls attempt until it returns no error, with a growing delay: an error, for instance because the database
-// is full, may last. retryWhile gives up when the attempts are no longer needed, or when ctx ends.
+// retryWhile calls attempt until it succeeds, needed returns false, or ctx ends. The delay between calls grows up to
+// barrierTimeout, because a cause such as a full database may last.
 func retryWhile(ctx context.Context, needed func() bool, attempt func() error) {
 	for delay := dropPause; ctx.Err() == nil && needed() && attempt() != nil; delay = min(2*delay, barrierTimeout) {
 		select {
@@ -154,16 +154,17 @@ func raise(stored *atomic.Int64, value int64) {
 	}
 }
 
-// creation identifies the effect of a creation.
+// creation identifies a creation among the events of etcd.
 type creation struct {
 	key string // full key
-	// value is the encrypted value. No other creation has the same value, because each object has a UID.
+	// value is the encrypted value. Only another import of the same object can have the same value: each object has a UID.
 	value []byte
 	after int64 // a revision of etcd before the first attempt
 }
 
-// inFlight has the writes to which etcd has not responded. Invariant: a write is removed when an attempt has succeeded,
-// or when all attempts are answered, and is not repeated from then on.
+// inFlight holds the writes whose outcome is unknown. Invariant: a write is removed, and not repeated from then on,
+// when an attempt has succeeded, when all attempts have responses, when the last attempt of a creation has a certain
+// outcome, or when the events show that a creation has been applied.
 type inFlight struct {
 	mu     sync.Mutex
 	last   int
@@ -176,11 +177,11 @@ type write struct {
 	// repeat makes the attempt with a number, counted from 1. The sends of the attempt of a creation depend on the given
 	// revision of the barrier.
 	repeat func(attempt int, barrier int64)
-	// answer ends the write with success: an attempt has had an effect, and its response is lost. attempt is a number
-	// after the numbers of all attempts. answer does not block.
-	answer  func(attempt int, header *etcdserverpb.ResponseHeader)
-	number  int
-	repeats int // number of the last attempt that repeat has made, or of the answer
+	// complete ends the write with success: an attempt was applied, and its response is lost. attempt is a number after
+	// the numbers of all attempts. complete does not block.
+	complete func(attempt int, header *etcdserverpb.ResponseHeader)
+	number   int
+	repeats  int // number of times that the write was repeated; complete counts as one
 }
 
 func (f *inFlight) enabled() bool {
@@ -215,12 +216,12 @@ func (f *inFlight) remove(w *write) {
 	delete(f.writes, w.number)
 }
 
-// removeAnswered removes a write if a number of repetitions has been answered and there are no others. It reports
-// whether it has removed the write.
-func (f *inFlight) removeAnswered(w *write, answered int) bool {
+// removeUnlessRepeated removes a write unless it has been repeated more often than the given number of times. It
+// reports whether it has removed the write.
+func (f *inFlight) removeUnlessRepeated(w *write, times int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if w.repeats > answered {
+	if w.repeats > times {
 		return false
 	}
 	delete(f.writes, w.number)
@@ -241,8 +242,8 @@ func (f *inFlight) list() (creations, others []int) {
 	return creations, others
 }
 
-// present returns those of the given writes that are in flight.
-func (f *inFlight) present(numbers []int) []*write {
+// find returns the writes with the given numbers that are still in flight.
+func (f *inFlight) find(numbers []int) []*write {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var writes []*write
@@ -254,15 +255,15 @@ func (f *inFlight) present(numbers []int) []*write {
 	return writes
 }
 
-// answer removes the writes that have had an effect, and answers them.
-func (f *inFlight) answer(effects map[*write]*etcdserverpb.ResponseHeader) {
+// complete removes the creations that were applied, and ends them with success.
+func (f *inFlight) complete(applied map[*write]*etcdserverpb.ResponseHeader) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for w, header := range effects {
+	for w, header := range applied {
 		if _, present := f.writes[w.number]; present {
 			delete(f.writes, w.number)
 			w.repeats++
-			w.answer(w.repeats, header)
+			w.complete(w.repeats, header)
 		}
 	}
 }
@@ -338,8 +339,8 @@ func (s *Store) commitCreation(
 	}
 	alternative = append(slices.Clone(alternative), clientv3.OpGet(barrierKey, clientv3.WithKeysOnly()))
 	for {
-		effect := &creation{key: string(operation.KeyBytes()), value: operation.ValueBytes(), after: s.observed.Load()}
-		o := s.run(ctx, effect, func(ctx context.Context, barrier int64) outcome {
+		created := &creation{key: string(operation.KeyBytes()), value: operation.ValueBytes(), after: s.observed.Load()}
+		o := s.run(ctx, created, func(ctx context.Context, barrier int64) outcome {
 			all := append(slices.Clone(conditions), clientv3.Compare(clientv3.ModRevision(barrierKey), "=", barrier))
 			o := s.transact(s.client.Txn(ctx).If(all...).Then(operation).Else(alternative...))
 			o.barrier = barrier
@@ -357,9 +358,9 @@ func (s *Store) commitCreation(
 	}
 }
 
-// isOutdated reports whether a creation has failed because the barrier was raised since, by this process or another
-// one. It records the new revision of the barrier, so that the creation can be sent again. Without barrierKey, which
-// only a user can delete, it raises the barrier.
+// isOutdated reports whether a creation failed because barrierKey has another revision than the one on which the
+// creation depended. It records the current revision, so that the creation can be sent again. If a user has deleted
+// barrierKey, isOutdated writes it again.
 func (s *Store) isOutdated(ctx context.Context, o outcome) (bool, error) {
 	current := barrierIn(o.response)
 	s.observeBarrier(current)
@@ -370,20 +371,20 @@ func (s *Store) isOutdated(ctx context.Context, o outcome) (bool, error) {
 	return current != o.barrier, nil
 }
 
-// run sends a transaction, and again whenever RepeatLostWrites demands it. effect is nil for an update or deletion.
+// run sends a transaction, and again whenever RepeatLostWrites demands it. created is nil for an update or deletion.
 //
 // Invariants of a creation: all sends of one attempt depend on the same revision of the barrier. The first attempt uses
 // a revision from before the write was added to inFlight. RepeatLostWrites raises the barrier above the revisions of
 // all earlier attempts, and reads the events up to it, before it makes the next attempt; none of the earlier attempts
 // has had an effect then, or will have one.
 func (s *Store) run(
-	ctx context.Context, effect *creation, send func(ctx context.Context, barrier int64) outcome,
+	ctx context.Context, created *creation, send func(ctx context.Context, barrier int64) outcome,
 ) outcome {
 	attempts, abandon := context.WithCancel(ctx)
 	defer abandon()
 	repeated := make(chan outcome, maxRepeats+1)
-	w := &write{creation: effect}
-	w.answer = func(attempt int, header *etcdserverpb.ResponseHeader) {
+	w := &write{creation: created}
+	w.complete = func(attempt int, header *etcdserverpb.ResponseHeader) {
 		response := &clientv3.TxnResponse{Header: header, Succeeded: true}
 		repeated <- outcome{response: response, attempt: attempt, decides: true}
 		abandon()
@@ -393,7 +394,8 @@ func (s *Store) run(
 		next.attempt = attempt
 		// A creation is repeated after it is certain that no earlier attempt has an effect, so that the last attempt decides.
 		// Of the attempts of another write, only one that has succeeded decides.
-		next.decides = next.succeeded() || effect != nil && !next.isUncertain() && s.inFlight.removeAnswered(w, attempt)
+		next.decides = next.succeeded() ||
+			created != nil && !next.isUncertain() && s.inFlight.removeUnlessRepeated(w, attempt)
 		if next.succeeded() {
 			s.inFlight.remove(w)
 		}
@@ -405,7 +407,7 @@ func (s *Store) run(
 	barrier := s.barrier.Load()
 	s.inFlight.add(w)
 	o := untilAccepted(attempts, func() outcome { return send(attempts, barrier) })
-	for answered := 0; !o.succeeded() && !s.inFlight.removeAnswered(w, answered); answered++ {
+	for answered := 0; !o.succeeded() && !s.inFlight.removeUnlessRepeated(w, answered); answered++ {
 		o = decisive(o, <-repeated)
 	}
 	s.inFlight.remove(w)

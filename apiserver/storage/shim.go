@@ -111,7 +111,8 @@ func (w *WatchStream) awaitProgress(ctx context.Context, revision int64) error {
 // shimTestPath is the prefix of the paths that testProgress creates.
 const shimTestPath = "quorate-test/"
 
-// isUnsupported reports whether a server does not implement a request. kine's errors have no gRPC code for that.
+// isUnsupported reports whether a server does not implement a request. kine does not use the code Unimplemented; only
+// the text shows that it lacks a feature.
 func isUnsupported(err error) bool {
 	if err == nil {
 		return false

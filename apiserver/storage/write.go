@@ -42,7 +42,7 @@ func (s *Store) create(
 	s.metrics.observe(ctx, "create", path, began, err)
 	span.Event(eventTransaction)
 	if err != nil {
-		revision, err := s.settle(ctx, put, 0, classifyWrite(err))
+		revision, err := s.resolveNoSpace(ctx, put, 0, classifyWrite(err))
 		if err != nil {
 			return 0, fmt.Errorf("create %s: %w", path, err)
 		}
@@ -96,7 +96,7 @@ func (s *Store) swap(ctx context.Context, name, path string, expected int64, ope
 	response, err := s.commit(ctx, []clientv3.Cmp{s.at(path, expected)}, operation, clientv3.OpGet(s.Key(path)))
 	s.metrics.observe(ctx, name, path, began, err)
 	if err != nil {
-		return s.settle(ctx, operation, expected, classifyWrite(err))
+		return s.resolveNoSpace(ctx, operation, expected, classifyWrite(err))
 	}
 	if response.Succeeded {
 		return response.Header.Revision, nil
@@ -111,10 +111,12 @@ func (s *Store) swap(ctx context.Context, name, path string, expected int64, ope
 	return 0, conflict
 }
 
-// settle decides the outcome of a transaction that has returned an error, and whose condition was the ModRevision
-// expected. If another write fills the database while a transaction is in flight, etcd applies the transaction, and
-// returns ErrNoSpace nevertheless: a put whose value is stored has succeeded. settle returns other errors unchanged.
-func (s *Store) settle(ctx context.Context, operation clientv3.Op, expected int64, failure error) (int64, error) {
+// resolveNoSpace finds out whether etcd has applied a put that failed with ErrNoSpace: etcd does so if the database
+// became full after it accepted the transaction. expected is the ModRevision on which the put depended. Other errors
+// are returned unchanged.
+func (s *Store) resolveNoSpace(
+	ctx context.Context, operation clientv3.Op, expected int64, failure error,
+) (int64, error) {
 	if !errors.Is(failure, ErrNoSpace) || !operation.IsPut() {
 		return 0, failure
 	}

@@ -67,7 +67,7 @@ func ellipticKey(t *testing.T) pki.Pair {
 	}
 }
 
-// TestKeysCheck has the keys of Secrets that users provide, which API servers may be unable to use.
+// TestKeysCheck checks keys from users' Secrets.
 func TestKeysCheck(t *testing.T) {
 	first, err := pki.NewServiceAccountKey()
 	if err != nil {

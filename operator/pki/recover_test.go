@@ -45,12 +45,12 @@ func TestRecover(t *testing.T) {
 		issued, signed bool
 		reason         string // part of the reason to reissue the leaf; "" for none
 	}{
-		"new leaf":                   {issued, start, true, true, ""},
-		"leaf of the lost signer":    {ofLost, start, true, true, ""},
-		"it is due for renewal":      {ofLost, due, true, true, "another authority"},
-		"leaf of the former signer":  {ofFormer, start, true, false, "another authority"},
-		"leaf of another authority":  {ofOther, start, false, false, "another authority"},
-		"leaf that cannot be parsed": {Pair{}, start, false, false, "unreadable"},
+		"new leaf":                {issued, start, true, true, ""},
+		"leaf of the lost signer": {ofLost, start, true, true, ""},
+		"leaf of the lost signer, due for renewal": {ofLost, due, true, true, "another authority"},
+		"leaf of the former signer":                {ofFormer, start, true, false, "another authority"},
+		"leaf of another authority":                {ofOther, start, false, false, "another authority"},
+		"leaf that cannot be parsed":               {Pair{}, start, false, false, "unreadable"},
 	} {
 		if got := b.Issued(c.pair); got != c.issued {
 			t.Errorf("%s: issued by a trusted authority: %t", name, got)
@@ -108,7 +108,7 @@ func commonNames(t *testing.T, certificates []byte) (names []string) {
 	return names
 }
 
-// TestSetsOfCertificates has the functions that compare and select PEM certificates of several authorities.
+// TestSetsOfCertificates compares and selects PEM certificates of several authorities.
 func TestSetsOfCertificates(t *testing.T) {
 	a, b := authority(t, "a"), authority(t, "b")
 	both, reversed := slices.Concat(a.Certificate, b.Certificate), slices.Concat(b.Certificate, a.Certificate)
@@ -193,7 +193,7 @@ func TestValidity(t *testing.T) {
 	}
 }
 
-// TestUnreadableBundles has Secrets that were changed by hand. None of the errors shows a key.
+// TestUnreadableBundles reads Secrets that were changed by hand. None of the errors shows a key.
 func TestUnreadableBundles(t *testing.T) {
 	both, err := Bundle{Signer: authority(t, "a")}.Add(authority(t, "b"), start)
 	if err != nil {

@@ -179,9 +179,9 @@ func (r *run) store(ctx context.Context, c *Case) error {
 	return r.server.Etcd.Put(ctx, r.expand(c.Path), body)
 }
 
-// until sends a request, and repeats it until the condition of @until holds. A response that kube-apiserver aborts
-// counts as a response without the text: kube-apiserver aborts it when the time limit of a request is reached while the
-// error of the extension API server is being written.
+// until repeats a request until the response contains the text of @until. It ignores errors of exchanges with
+// kube-apiserver, which aborts the response if the time limit of a request is reached while the error of the extension
+// API server is being written.
 func (r *run) until(ctx context.Context, c *Case) (*Answer, error) {
 	wanted, waits := c.directive("until")
 	wanted = r.expand(wanted)

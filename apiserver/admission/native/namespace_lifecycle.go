@@ -90,7 +90,7 @@ func (l *NamespaceLifecycle) admit(ctx context.Context, a *admission.Attributes)
 	case a.Operation != admission.Create:
 		return nil
 	case !active:
-		return admission.NamespaceTerminating(a)
+		return admission.NewNamespaceTerminatingError(a)
 	case !l.Remote:
 		a.NamespaceRevision, err = strconv.ParseInt(namespace.GetResourceVersion(), 10, 64)
 	}

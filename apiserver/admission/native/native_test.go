@@ -108,10 +108,10 @@ func TestCreationsDependOnTheNamespace(t *testing.T) {
 		stale     bool
 		want      int64
 	}{
-		"creation":                        {admission.Create, false, false, 7},
-		"creation after a deletion":       {admission.Create, false, true, 9},
-		"creation in another's namespace": {admission.Create, true, false, 0},
-		"update":                          {admission.Update, false, false, 0},
+		"creation":                     {admission.Create, false, false, 7},
+		"creation after a deletion":    {admission.Create, false, true, 9},
+		"namespace of another cluster": {admission.Create, true, false, 0},
+		"update":                       {admission.Update, false, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plugin, _ := lifecycle(t, map[string]corev1.NamespacePhase{"a": corev1.NamespaceActive})

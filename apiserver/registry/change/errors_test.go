@@ -30,8 +30,8 @@ func entries(format string, number int) string {
 	return strings.Join(all, ",")
 }
 
-// TestPatchStatus has the statuses of patches that cannot be applied: 400 for a malformed patch, 413 for a patch that
-// takes too much work, and 422 for a patch that does not fit the object.
+// TestPatchStatus checks the statuses of patches that cannot be applied: 400 for a malformed patch, 413 for a patch
+// that takes too much work, and 422 for a patch that does not fit the object.
 func TestPatchStatus(t *testing.T) {
 	t.Parallel()
 	owners := entries(`{"apiVersion":"v1","kind":"Pod","name":"p","uid":"%d"}`, 3000)
@@ -84,7 +84,7 @@ func TestPatchStatus(t *testing.T) {
 	}
 }
 
-// TestTrackWithoutManagers has the writes whose managers are not recorded.
+// TestTrackWithoutManagers makes the writes whose managers are not recorded.
 func TestTrackWithoutManagers(t *testing.T) {
 	t.Parallel()
 	target := deployments(t, "")
