@@ -136,8 +136,10 @@ func TestList(t *testing.T) {
 		request: "GET " + configMaps + "?resourceVersionMatch=Exact&resourceVersion=" + past, code: http.StatusOK,
 		want: `{metadata: {resourceVersion: "` + past + `"}, items: [{}, {}, {}]}`,
 	})
+	full = s.do(t, exchange{request: "GET " + configMaps, code: http.StatusOK})
+	now := field(t, full, "metadata", "resourceVersion")
 	s.do(t, exchange{
-		request: "GET " + configMaps + "?resourceVersionMatch=NotOlderThan&resourceVersion=" + past, code: http.StatusOK,
+		request: "GET " + configMaps + "?resourceVersionMatch=NotOlderThan&resourceVersion=" + now, code: http.StatusOK,
 		want: `{items: [{}, {}, {}, {}]}`,
 	})
 }
