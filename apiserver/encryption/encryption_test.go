@@ -399,7 +399,7 @@ func TestMalformedErrors(t *testing.T) {
 	encrypted := load(t, configuration(aescbc("one"))).Storage(catalogs())
 	for name, test := range map[string]struct {
 		encryption *storage.Encryption
-		prefix     string // of what is stored
+		prefix     string // prefix of the stored value
 	}{
 		"without a file": {nil, ""}, "with a file": {encrypted, "k8s:enc:aescbc:v1:one:"},
 	} {

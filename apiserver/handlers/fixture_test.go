@@ -83,7 +83,7 @@ func newServer(t *testing.T, configure func(*handlers.Options), change ...func(*
 	return s
 }
 
-// ServeHTTP does what the filters and the router do before a handler is called.
+// ServeHTTP prepares a request as the filters and the router do, and passes it to the handlers.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.Begin(r, time.Now(), logr.Discard())
 	record.User = &user.DefaultInfo{Name: "alice"}

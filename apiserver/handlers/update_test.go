@@ -168,7 +168,7 @@ func TestSubresources(t *testing.T) {
 	})
 }
 
-// TestPatch sends patches of all types. Their results are stored like those of updates.
+// TestPatch sends patches of all types, and checks the object in each response.
 func TestPatch(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)

@@ -20,7 +20,7 @@ func (s *Store) applied(
 	found := map[*write]*etcdserverpb.ResponseHeader{}
 	byKey, after := map[string][]*write{}, barrier
 	for _, w := range creations {
-		byKey[w.key] = append(byKey[w.key], w)
+		byKey[string(w.key)] = append(byKey[string(w.key)], w)
 		after = min(after, w.after)
 	}
 	if after == barrier {

@@ -156,7 +156,7 @@ func raise(stored *atomic.Int64, value int64) {
 
 // creation identifies a creation among the events of etcd.
 type creation struct {
-	key string // full key
+	key []byte // full key
 	// value is the encrypted value. Only another import of the same object can have the same value: each object has a UID.
 	value []byte
 	after int64 // a revision of etcd before the first attempt
@@ -339,7 +339,7 @@ func (s *Store) commitCreation(
 	}
 	alternative = append(slices.Clone(alternative), clientv3.OpGet(barrierKey, clientv3.WithKeysOnly()))
 	for {
-		created := &creation{key: string(operation.KeyBytes()), value: operation.ValueBytes(), after: s.observed.Load()}
+		created := &creation{key: operation.KeyBytes(), value: operation.ValueBytes(), after: s.observed.Load()}
 		o := s.run(ctx, created, func(ctx context.Context, barrier int64) outcome {
 			all := append(slices.Clone(conditions), clientv3.Compare(clientv3.ModRevision(barrierKey), "=", barrier))
 			o := s.transact(s.client.Txn(ctx).If(all...).Then(operation).Else(alternative...))

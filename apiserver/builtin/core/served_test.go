@@ -176,7 +176,8 @@ func TestPodsAreIndexedByNode(t *testing.T) {
 	}
 }
 
-// TestDecorationOfClaims: a claim that was stored with one of dataSource and dataSourceRef is read with both.
+// TestDecorationOfClaims: a PersistentVolumeClaim that is stored with dataSource alone, or with dataSourceRef alone, is
+// read with both fields.
 func TestDecorationOfClaims(t *testing.T) {
 	t.Parallel()
 	target := builtintest.FindTarget(t, definitionsOf(core.Options{}), "persistentvolumeclaims", "")

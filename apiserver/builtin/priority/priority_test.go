@@ -13,7 +13,7 @@ import (
 	"quorate.dev/apiserver/builtin/priority"
 )
 
-// TestPrioritiesOfUpstream compares priorities with those of kube-apiserver's control plane.
+// TestPrioritiesOfUpstream compares the priorities of groups and versions with kube-apiserver's priorities.
 func TestPrioritiesOfUpstream(t *testing.T) {
 	t.Parallel()
 	for gv, upstream := range controlplane.DefaultGenericAPIServicePriorities() {
