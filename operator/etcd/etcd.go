@@ -46,7 +46,8 @@ type Endpoint struct {
 // Client is a client for all members of one etcd cluster. It is not safe for concurrent use. Its owner must call Close.
 type Client struct {
 	endpoints []endpoint
-	leader    *clientv3.Client // the client of the leader that the last call of Members has found, or nil
+	leader    *clientv3.Client   // the client of the leader that the last call of Members has found, or nil
+	followers []*clientv3.Client // the clients of the other voters that responded to the last call of Members
 }
 
 // endpoint is the connection to one member. Each has its own etcd client, so that no request is retried at another

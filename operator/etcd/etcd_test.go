@@ -31,8 +31,13 @@ type testMember struct {
 	credentials Credentials
 }
 
-// startMember starts a single member named demo-0, whose peer URL has the host name 127.0.0.1.
-func startMember(t *testing.T) testMember {
+// keys are the credentials of clients, and the files of members.
+type keys struct {
+	credentials Credentials
+	files       transport.TLSInfo
+}
+
+func issueCredentials(t *testing.T) keys {
 	t.Helper()
 	now := time.Now()
 	authority, err := pki.NewAuthority("etcd-client-ca", pki.AuthorityLifetime, now)
@@ -48,7 +53,6 @@ func startMember(t *testing.T) testMember {
 	}
 	server := issue(pki.Leaf{CommonName: "etcd-server", DNSNames: []string{serverName}, Server: true, Client: true})
 	client := issue(pki.Leaf{CommonName: "operator", Client: true})
-
 	folder := t.TempDir()
 	write := func(name string, data []byte) string {
 		file := filepath.Join(folder, name)
@@ -57,28 +61,45 @@ func startMember(t *testing.T) testMember {
 		}
 		return file
 	}
-	c := embed.NewConfig()
-	c.Name, c.Dir, c.UnsafeNoFsync = "demo-0", filepath.Join(folder, "data"), true
-	clientURL, peerURL := freeURL(t, "https"), freeURL(t, "http")
-	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{clientURL}, []url.URL{clientURL}
-	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peerURL}, []url.URL{peerURL}
-	c.InitialCluster = c.InitialClusterFromName(c.Name)
-	c.ClientTLSInfo = transport.TLSInfo{
-		CertFile: write("server.crt", server.Certificate), KeyFile: write("server.key", server.Key),
-		TrustedCAFile: write("ca.crt", authority.Certificate), ClientCertAuth: true,
+	return keys{
+		credentials: Credentials{
+			Authority: authority.Certificate, Certificate: client.Certificate, Key: client.Key, ServerName: serverName,
+		},
+		files: transport.TLSInfo{
+			CertFile: write("server.crt", server.Certificate), KeyFile: write("server.key", server.Key),
+			TrustedCAFile: write("ca.crt", authority.Certificate), ClientCertAuth: true,
+		},
 	}
+}
+
+// startEmbedded starts a member in this process, without fsync.
+func startEmbedded(t *testing.T, k keys, configure func(*embed.Config)) *embed.Etcd {
+	t.Helper()
+	c := embed.NewConfig()
+	c.Dir, c.UnsafeNoFsync, c.ClientTLSInfo = filepath.Join(t.TempDir(), "data"), true, k.files
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	configure(c)
 	member, err := embed.StartEtcd(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(member.Close)
+	return member
+}
+
+// startMember starts a single member named demo-0, whose peer URL has the host name 127.0.0.1.
+func startMember(t *testing.T) testMember {
+	t.Helper()
+	k, clientURL, peerURL := issueCredentials(t), freeURL(t, "https"), freeURL(t, "http")
+	member := startEmbedded(t, k, func(c *embed.Config) {
+		c.Name = "demo-0"
+		c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{clientURL}, []url.URL{clientURL}
+		c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peerURL}, []url.URL{peerURL}
+		c.InitialCluster = c.InitialClusterFromName(c.Name)
+	})
 	<-member.Server.ReadyNotify()
 	return testMember{
-		endpoint: Endpoint{Name: "127", Address: "127.0.0.1"}, port: clientURL.Port(),
-		credentials: Credentials{
-			Authority: authority.Certificate, Certificate: client.Certificate, Key: client.Key, ServerName: serverName,
-		},
+		endpoint: Endpoint{Name: "127", Address: "127.0.0.1"}, port: clientURL.Port(), credentials: k.credentials,
 	}
 }
 

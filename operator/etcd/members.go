@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -55,7 +56,7 @@ func (c *Client) Members(ctx context.Context) ([]Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.leader = nil
+	c.leader, c.followers = nil, nil
 	members := make([]Member, len(entries))
 	parallel.Each(len(entries), func(i int) {
 		members[i] = memberOf(entries[i])
@@ -66,6 +67,8 @@ func (c *Client) Members(ctx context.Context) ([]Member, error) {
 	for _, m := range members {
 		if m.Leader {
 			c.leader = c.clientOf(m.Name)
+		} else if m.Healthy && !m.Learner {
+			c.followers = append(c.followers, c.clientOf(m.Name))
 		}
 	}
 	return members, nil
@@ -239,8 +242,14 @@ func (c *Client) MoveLeader(ctx context.Context, to uint64) error {
 }
 
 // change sends a request to the leader that the last call of Members has found: only the leader accepts MoveLeader, and
-// other requests need not be forwarded. It never retries. If the response is lost, the next call of Members shows
-// whether the change was executed.
+// other requests need not be forwarded. It does not repeat a request that may have been executed. If the response is
+// lost, the next call of Members shows whether the change was executed.
+//
+// Before a member proposes to add or remove a member, it checks whether it has been connected to the voters for some
+// seconds, and otherwise rejects the request with ErrUnhealthy. It can be wrong for as long as its connections last:
+// the late failure of a request that was sent while the network was interrupted marks the peer as inactive, and only a
+// new connection marks it as active. Therefore, change sends a request that the leader has rejected like this to the
+// followers, which check their own connections.
 func (c *Client) change(
 	ctx context.Context, operation string, request func(context.Context, *clientv3.Client) error,
 ) error {
@@ -249,7 +258,14 @@ func (c *Client) change(
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	if err := request(ctx, c.leader); err != nil {
+	err := request(ctx, c.leader)
+	for _, follower := range c.followers {
+		if !errors.Is(err, rpctypes.ErrUnhealthy) {
+			break
+		}
+		err = request(ctx, follower)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", operation, err)
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/rest"
 
@@ -221,17 +222,41 @@ func (c *cluster) replace(ctx context.Context, r *replica) error {
 		if m.Name == "" && m.IsLearner { // added by an attempt whose outcome is unknown
 			return r.join(members, m.ID)
 		}
-		removed, err := via.etcd.MemberRemove(ctx, m.ID)
+		err := c.change(via, func(client *clientv3.Client) error {
+			removed, err := client.MemberRemove(ctx, m.ID)
+			if err == nil {
+				members = removed.Members
+			}
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("remove member %x: %w", m.ID, err)
 		}
-		members = removed.Members
 	}
-	added, err := via.etcd.MemberAddAsLearner(ctx, []string{url})
+	var added *clientv3.MemberAddResponse
+	err = c.change(via, func(client *clientv3.Client) (err error) {
+		added, err = client.MemberAddAsLearner(ctx, []string{url})
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("add a learner: %w", err)
 	}
 	return r.join(added.Members, added.Member.ID)
+}
+
+// change sends a request to a member, and, like the operator, to the other running members if the member takes the
+// cluster for unhealthy: a member can take a connected peer for inactive.
+func (c *cluster) change(via *replica, request func(*clientv3.Client) error) error {
+	err := request(via.etcd)
+	for _, r := range c.replicas {
+		if !errors.Is(err, rpctypes.ErrUnhealthy) {
+			break
+		}
+		if r != via && r.pid() != 0 {
+			err = request(r.etcd)
+		}
+	}
+	return err
 }
 
 // join starts the replica as the member with an ID.
