@@ -9,11 +9,11 @@ SUDO = $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=LOGS env PATH="$(PAT
 build: ## the quorate binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
 
-test: ## all tests
-	go test ./...
+test: ## all tests; takes half an hour. `go test ./...` leaves out long tests
+	go test -run . ./...
 
 coverage: ## statement coverage of each package by its own tests; fails below the floors of test/coverage
-	go test -vet=off -timeout 30m -cover $$(go list ./... | grep -v /test/) | go run ./test/coverage
+	go test -vet=off -timeout 30m -run . -cover $$(go list ./... | grep -v /test/) | go run ./test/coverage
 
 lint: ## gofmt, go vet and golangci-lint
 	.ci/run lint
@@ -45,12 +45,12 @@ kine: ## run on kine with PostgreSQL, if it is installed, and with its embedded 
 	CGO_ENABLED=0 go build -tags nats -modfile=tools/kine/go.mod -o $(or $(TMPDIR),/tmp)/kine github.com/k3s-io/kine
 	QUORATE_KINE=$(or $(TMPDIR),/tmp)/kine go test -count=1 -v -run TestKine ./test/compatibility
 	for store in postgresql nats; do \
-		QUORATE_KINE=$(or $(TMPDIR),/tmp)/kine QUORATE_STORE=$$store go test -count=1 -v ./test/failover && \
+		QUORATE_KINE=$(or $(TMPDIR),/tmp)/kine QUORATE_STORE=$$store go test -count=1 -v -run . ./test/failover && \
 		QUORATE_KINE=$(or $(TMPDIR),/tmp)/kine QUORATE_STORE=$$store go test -count=1 -v -run TestHistory ./test/history || exit 1; \
 	done
 
 failover: ## kill replicas that hold 50,000 objects and serve 500 informers
-	QUORATE_FAILOVER=full go test -count=1 -v ./test/failover
+	QUORATE_FAILOVER=full go test -count=1 -v -run . ./test/failover
 
 history: ## kill replicas and check what clients saw for linearizability; DURATION=5m
 	QUORATE_HISTORY=$(or $(DURATION),5m) go test -count=1 -v -timeout 2h -run TestHistory ./test/history
@@ -68,7 +68,7 @@ hostile: ## disturb clusters at random in a simulation and with real members, an
 	QUORATE_HOSTILE=$(or $(SEEDS),200) go test -count=1 -timeout 2h -run 'TestHostile|WritesAreBounded' ./operator/reconcile ./operator ./apiserver
 
 hostile-servers: ## call hostile extension API servers, webhooks and issuers with every behaviour
-	QUORATE_HOSTILE_SERVERS=1 go test ./test/hostile -count=1 -timeout 60m
+	QUORATE_HOSTILE_SERVERS=1 go test -run . ./test/hostile -count=1 -timeout 60m
 
 attacks: ## measure the CPU time of expensive requests to this server; UPSTREAM=1 measures kube-apiserver
 	QUORATE_ATTACKS=1 QUORATE_LIMITS_UPSTREAM=$(UPSTREAM) go test ./test/limits -count=1 -v -timeout 60m -run TestAttacks

@@ -32,6 +32,7 @@ import (
 	"quorate.dev/apiserver/controllers"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/startup"
+	"quorate.dev/test/upstream"
 	"quorate.dev/writelimit"
 )
 
@@ -349,6 +350,7 @@ func simulate(t *testing.T, c *config.Config, b *bubble, r *recorder) *simulatio
 // TestOwnWritesAreBounded runs a whole server while the writes of its controllers fail, or are reverted by another
 // client, for a time each. Etcd is real; the clock is the clock of the synctest bubble.
 func TestOwnWritesAreBounded(t *testing.T) {
+	upstream.NeedsTime(t)
 	if testing.Short() {
 		t.Skip("takes minutes under the race detector")
 	}

@@ -23,6 +23,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 	"quorate.dev/test/invariants"
+	"quorate.dev/test/upstream"
 )
 
 // longestName is the longest valid name of a cluster: names of its Services, pods and labels are derived from it.
@@ -31,6 +32,7 @@ const longestName = "a2345678901234567890123456789012345678901234z"
 // TestHostileNamespace runs two operators without leader election, with real etcd members, in a namespace with a quota
 // and limits, whose pods, claims and Secrets are deleted at random. At the end the namespace is deleted.
 func TestHostileNamespace(t *testing.T) {
+	upstream.NeedsTime(t)
 	e := startServer(t, "../config/crd", "hostile", "--controllers=namespace,resourcequota")
 	e.install("../manifests/install.yaml")
 	quota := e.limit()

@@ -14,6 +14,7 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/test/permissions"
+	"quorate.dev/test/upstream"
 )
 
 // freeAddress returns an unused local address.
@@ -30,6 +31,7 @@ func freeAddress(t *testing.T) string {
 // TestNamespacedInstall runs the operator with manifests/install-namespaced.yaml, which grants no permissions in other
 // namespaces.
 func TestNamespacedInstall(t *testing.T) {
+	upstream.NeedsTime(t)
 	address := freeAddress(t)
 	file, flags := audit(t)
 	e := startServer(t, "../config/crd", "quorate-clusters", flags...)

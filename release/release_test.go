@@ -33,6 +33,7 @@ func build(t *testing.T, repository string, environment ...string) string {
 // long form builds quorate for both architectures, the second time in another directory and without a cache.
 func TestRelease(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	var first, second string
 	if os.Getenv("QUORATE_RELEASE") == "" {
 		binaries := "BINARIES=" + stub(t)

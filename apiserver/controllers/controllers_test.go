@@ -108,6 +108,7 @@ func runWith(t *testing.T, options controllers.Options) (stop func()) {
 // TestNamespacesAwaitDefinitions deletes a namespace while this replica does not know all custom resources. The
 // namespace stays until it does.
 func TestNamespacesAwaitDefinitions(t *testing.T) {
+	upstream.NeedsTime(t)
 	t.Parallel()
 	server, client := startServer(t)
 	awaited, known := make(chan struct{}), make(chan struct{})

@@ -24,6 +24,7 @@ import (
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/test/upstream"
 )
 
 // TestUnservedInstancesAreDeleted: as with kube-apiserver, the objects of a definition without a served version are
@@ -98,6 +99,7 @@ func TestServedOnlyIfEstablished(t *testing.T) {
 // TestNothingOutlivesItsDefinition: of objects that are created while their definition is deleted, on two replicas,
 // each is either refused or deleted with it.
 func TestNothingOutlivesItsDefinition(t *testing.T) {
+	upstream.NeedsTime(t)
 	etcd := etcdtest.Client(t)
 	replicas := []*server{startReplica(t, etcd, func() {}), startReplica(t, etcd, func() {})}
 	accepted := 0

@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"testing"
+
+	"quorate.dev/test/upstream"
 )
 
 // numbers returns an object with a list of numbers.
@@ -17,6 +19,7 @@ func numbers(length int) map[string]any {
 
 // TestRulesWithinCPU validates an object whose rules are within the limits of cost and take very long.
 func TestRulesWithinCPU(t *testing.T) {
+	upstream.NeedsTime(t)
 	const schema = `{"type":"object","properties":{"l":{"type":"array","maxItems":1000000,"items":{"type":"integer",
 		"x-kubernetes-validations":[{"rule":"self >= 0"},{"rule":"self < 100000000"}]}}}}`
 	create := withSchema(t, schema).Endpoints[""].Create

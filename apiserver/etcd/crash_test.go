@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/test/upstream"
 )
 
 // crashPoints are parts of etcd's messages while a learner receives and applies the leader's snapshot.
@@ -32,6 +33,7 @@ const (
 // TestLearnerCrashes kills the process of a learner while it joins, at each of crashPoints. The learner catches up when
 // it has started again.
 func TestLearnerCrashes(t *testing.T) {
+	upstream.NeedsTime(t)
 	if text := os.Getenv(learnerVariable); text != "" {
 		runLearner(t, text, os.Getenv(crashVariable))
 		return

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/test/upstream"
 )
 
 // voters starts members that bootstrap a cluster, keep few raft entries, and have no record outside their volumes.
@@ -79,6 +80,7 @@ func losses() []loss {
 }
 
 func TestLostWritesAreNoticed(t *testing.T) {
+	upstream.NeedsTime(t)
 	for _, l := range losses() {
 		t.Run(fmt.Sprintf("%+v", l), func(t *testing.T) {
 			t.Parallel()
@@ -193,6 +195,7 @@ func expectKept(t *testing.T, flags config.Member) {
 // TestMembersAgreeAboutTerms moves the leadership and restarts members while they write. All of them know the same
 // terms, also of entries that their logs do not contain any more, and no member stops.
 func TestMembersAgreeAboutTerms(t *testing.T) {
+	upstream.NeedsTime(t)
 	t.Parallel()
 	flags, members := voters(t, 3)
 	for round := range 6 {

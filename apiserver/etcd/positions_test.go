@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/test/upstream"
 )
 
 // procedure is what a cluster is going through when the volume of a member is lost or put back.
@@ -60,6 +61,7 @@ func positions() (all []position) {
 // it does, and the write is there. The default form takes every fifth position, which has all procedures; under the
 // race detector, it takes two. QUORATE_RESTARTS=full (make restarts) takes all.
 func TestPositions(t *testing.T) {
+	upstream.NeedsTime(t)
 	// Two clusters run at the same time; with more, five members might have no leader within the timeout of await.
 	slots := make(chan struct{}, 2)
 	every := 5

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/test/upstream"
 )
 
 // reportOf requests the report of a member as the operator does.
@@ -121,6 +122,7 @@ func TestDifferenceWithoutMajority(t *testing.T) {
 // TestComparedAfterReplacement: a member that reports a difference compares its data again when a voter has left, for
 // example because the operator replaces it.
 func TestComparedAfterReplacement(t *testing.T) {
+	upstream.NeedsTime(t)
 	t.Parallel()
 	flags, members := voters(t, 3)
 	difference := "a difference"

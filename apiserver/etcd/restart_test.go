@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"quorate.dev/test/upstream"
 )
 
 // TestRestart restarts single members that replay their whole log. raft panics if a member campaigns after entries that
@@ -14,6 +16,7 @@ import (
 // restarts. The default form is the whole test without fsync on one processor. QUORATE_RESTARTS=full (make restarts)
 // repeats it with fsync, and both on all processors.
 func TestRestart(t *testing.T) {
+	upstream.NeedsTime(t)
 	forms := []restartForm{{"one processor", 1, true}}
 	if os.Getenv("QUORATE_RESTARTS") == "full" {
 		all := runtime.GOMAXPROCS(0)

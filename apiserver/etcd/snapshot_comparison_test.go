@@ -10,11 +10,14 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
+
+	"quorate.dev/test/upstream"
 )
 
 // TestQuorumNeedsSnapshot checks that a lagging voter accepts the snapshot of a leader that needs this voter for its
 // quorum, and therefore cannot be confirmed by a quorum before.
 func TestQuorumNeedsSnapshot(t *testing.T) {
+	upstream.NeedsTime(t)
 	flags, members := trio(t)
 	stop(t, members[2])
 	write(t, members[0].Client())

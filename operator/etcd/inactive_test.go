@@ -195,7 +195,7 @@ func activePeers(t *testing.T, local, remote string) float64 {
 	return 0
 }
 
-// eventually waits until a condition is met. A member checks that its connections have existed for five seconds.
+// eventually waits until a condition is satisfied. A member checks that its connections have existed for five seconds.
 func eventually(t *testing.T, what string, met func() bool) {
 	t.Helper()
 	limit := time.After(time.Minute)

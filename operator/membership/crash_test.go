@@ -5,6 +5,8 @@ import (
 	"math/rand"
 	"strings"
 	"testing"
+
+	"quorate.dev/test/upstream"
 )
 
 // runLifecycle scales, repairs and updates a cluster. It calls pause before each step.
@@ -68,6 +70,7 @@ func (w *world) checkSettled() {
 // TestCrashAndStaleViewAtEveryStep interrupts the operator before each step. A second operator executes one action that
 // it planned from an observation delay steps old.
 func TestCrashAndStaleViewAtEveryStep(t *testing.T) {
+	upstream.NeedsTime(t)
 	total := 0
 	runLifecycle(newWorld(t), func() { total++ })
 	for _, delay := range []int{1, 2, 5, 15} {

@@ -20,6 +20,7 @@ import (
 	"quorate.dev/operator/limited"
 	"quorate.dev/operator/reconcile/outcome"
 	"quorate.dev/test/invariants"
+	"quorate.dev/test/upstream"
 	"quorate.dev/writelimit"
 )
 
@@ -97,6 +98,7 @@ var refusedWrites = map[string]string{
 // task that needs it. The operator writes no object more than a few hundred times an hour. The short form tests only
 // conflicts, which the operator retries without an error.
 func TestRefusedWritesAreBounded(t *testing.T) {
+	upstream.NeedsTime(t)
 	duration, maximum := faultLimits()
 	for refused, task := range refusedWrites {
 		for reason, refuse := range refusals {

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/test/upstream"
 )
 
 // seeds returns the seeds of random sequences: a few, or as many as QUORATE_HOSTILE says.
@@ -32,6 +34,7 @@ func seeds(t *testing.T, short int) int {
 // removed, processes are suspended, writes are rejected, a second operator acts, and an operator pauses before a write.
 // No write of an operator violates an invariant, and after the end of the disturbances the cluster matches its spec.
 func TestHostileNeighbours(t *testing.T) {
+	upstream.NeedsTime(t)
 	for seed := range int64(seeds(t, 3)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newSimulation(t, seed)

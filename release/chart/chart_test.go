@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"quorate.dev/release/manifest"
+	"quorate.dev/test/upstream"
 )
 
 const root = "../.."
@@ -160,6 +161,7 @@ func TestMonitoring(t *testing.T) {
 }
 
 func TestInvalidValuesAreRefused(t *testing.T) {
+	upstream.NeedsTime(t)
 	chart := newChart(t)
 	for _, values := range []string{
 		"replica=3", "replicas=-1", "image.pullPolicy=Sometimes", "namespaces={Team_A}", "extraArgs={v=1}",

@@ -84,6 +84,7 @@ func (r *release) helm(arguments ...string) {
 // TestUpgrade installs the chart with a former definition and upgrades it: Helm upgrades the definitions, because they
 // are templates. Uninstalling keeps the definitions and their objects, and deletes everything else.
 func TestUpgrade(t *testing.T) {
+	upstream.NeedsTime(t)
 	r := startServer(t)
 	chart, former := newChart(t), newChart(t)
 	const definition = "templates/customresourcedefinition-apiserverclusters-quorate-dev.yaml"

@@ -75,6 +75,7 @@ var steps = []step{
 
 func TestSampleAPIServer(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	address := upstream.GlobalAddress(t)
 	if address == "" {
 		t.Skip("this machine has only loopback addresses, which are invalid in EndpointSlices")

@@ -23,6 +23,7 @@ const (
 // and removes none.
 func TestAPIServicesAreAlike(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	starts := map[string]func(context.Context, upstream.Options) (*upstream.APIServer, error){
 		"kube-apiserver": upstream.StartKubernetes, "quorate": upstream.StartQuorate,
 	}
@@ -110,6 +111,7 @@ func revisions(t *testing.T, client *clientv3.Client) map[string]int64 {
 // without conflicting writes.
 func TestAPIServicesOfOneEtcd(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	both := startServers(t)
 	writes := both.etcd.Watch(t.Context(), apiServiceKeys, clientv3.WithPrefix(), clientv3.WithRev(1))
 	builtin := revisions(t, both.etcd)

@@ -76,6 +76,7 @@ var authErrors = map[string][]string{
 // same error.
 func TestAuthErrorsAreAlike(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	kubernetes, err := upstream.Binary(t.Context(), "kube-apiserver")
 	if err != nil {
 		t.Fatal(err)

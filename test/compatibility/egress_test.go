@@ -49,6 +49,7 @@ var throughProxies = map[string][]string{
 // TestEgress runs both servers with proxies for all connections.
 func TestEgress(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

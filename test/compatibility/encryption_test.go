@@ -38,6 +38,7 @@ resources:
 // are encrypted, except the records that kube-apiserver never encrypts (plainKeys).
 func TestEncryptionOfOneEtcd(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	plugin := encryptiontest.Start(t, "1")
 	file := filepath.Join(t.TempDir(), "encryption.yaml")
 	if err := os.WriteFile(

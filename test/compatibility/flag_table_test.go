@@ -27,6 +27,7 @@ const flagTable = "../../docs/flags.md"
 // TestFlagTable compares docs/flags.md with the flags of both servers. With -update, it writes the document.
 func TestFlagTable(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	binary, err := upstream.Binary(t.Context(), "kube-apiserver")
 	if err != nil {
 		t.Fatal(err)

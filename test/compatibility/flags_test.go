@@ -47,6 +47,7 @@ var values = []string{
 // TestValuesOfFlags checks that both servers accept and reject the same values of flags.
 func TestValuesOfFlags(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	kubernetes, err := upstream.Binary(t.Context(), "kube-apiserver")
 	if err != nil {
 		t.Fatal(err)
@@ -94,6 +95,7 @@ func complaint(t *testing.T, binary string, arguments ...string) string {
 // TestGatesAreKnown starts this server with every feature gate that kube-apiserver lists, at its default.
 func TestGatesAreKnown(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	binary, err := upstream.Binary(t.Context(), "kube-apiserver")
 	if err != nil {
 		t.Fatal(err)

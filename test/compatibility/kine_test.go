@@ -19,6 +19,7 @@ import (
 // TestKine runs Quorate and kube-apiserver on kine.
 func TestKine(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	for _, name := range upstream.KineStores {
 		t.Run(name, func(t *testing.T) { useKine(t, name, upstream.StartKine(t, name)) })
 	}

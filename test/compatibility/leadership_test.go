@@ -20,6 +20,7 @@ import (
 // TestCoordinatedLeaderElection runs client-go's candidates of two versions for a lease: the older one is elected.
 func TestCoordinatedLeaderElection(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

@@ -38,6 +38,7 @@ var elsewhere = []struct{ override, collection, key, body string }{
 // lists and watches the objects that the other server has stored, in the same etcd and with the revisions of that etcd.
 func TestOverrides(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	other, client := startEtcd(t)
 	both := startServers(t, "--etcd-servers-overrides=apiextensions.k8s.io/customresourcedefinitions#"+other.Endpoint+
 		",/events#"+other.Endpoint+",apps/*#"+other.Endpoint+",/services#"+other.Endpoint)

@@ -69,6 +69,7 @@ func (p passedOn) disabled() string {
 // TestPeers runs two replicas on one etcd. Each serves a group that the other does not serve.
 func TestPeers(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	for name, second := range map[string]starter{
 		"quorate": upstream.StartQuorate, "kube-apiserver": upstream.StartKubernetes,
 	} {

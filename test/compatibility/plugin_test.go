@@ -22,6 +22,7 @@ import (
 // plugin starts, they become ready. When it stops again, they can still read Secrets whose keys they have cached.
 func TestWithoutPlugin(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	plugin := encryptiontest.Start(t, "1")
 	plugin.Down()
 	directory := t.TempDir()

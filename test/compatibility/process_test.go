@@ -18,6 +18,7 @@ import (
 // block profiles on a Unix socket, exports hidden metrics but no disabled ones, and logs requests as --vmodule says.
 func TestProcess(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	directory := t.TempDir()
 	sockets, err := os.MkdirTemp("", "process") // the path of a socket must be short
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 // allowed number must be stored, and the status of the quota must agree.
 func TestQuotaUnderConcurrency(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	const clients, each, room = 12, 8, 20
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))

@@ -26,6 +26,7 @@ resources:
 // changes of the file once per minute, returns 500 for the first of the reads, and serves the others from its cache.
 func TestRemovedKey(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel()
 	directory := t.TempDir()
 	file := filepath.Join(directory, "encryption.yaml")

@@ -26,6 +26,7 @@ const definitionsAtRestart = 400
 // clients would take that for a missing object, and a garbage collector for a deletion.
 func TestRestartWithDefinitions(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

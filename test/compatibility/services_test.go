@@ -18,6 +18,7 @@ import (
 // must get different ones. Both servers are endpoints of the Service kubernetes while they run.
 func TestServicesOfOneEtcd(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	common := []string{
 		"--endpoint-reconciler-type=lease", "--service-cluster-ip-range=10.0.0.0/26", "--service-node-port-range=30000-30039",
 	}

@@ -39,6 +39,7 @@ const sampleNamespace = "namespaceValue"
 // TestFormerReleases starts each server on the same state of a former release, each with its own prefix.
 func TestFormerReleases(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	fill := func(client *clientv3.Client) {
 		for _, prefix := range prefixes {
 			storeNamespaces(t, client, prefix)

@@ -18,6 +18,7 @@ import (
 // response must be an error, and not a truncated list.
 func TestListWithSomethingUnreadable(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

@@ -28,6 +28,7 @@ var everything = []string{
 // equal.
 func TestEveryResourceIsStoredAlike(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	both := startServers(t, everything...)
 	both.kubernetes.create(t, "/api/v1/namespaces",
 		`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)

@@ -23,6 +23,7 @@ import (
 // while objects are created continuously. No watch may miss an object.
 func TestWatchOfASteadyStream(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

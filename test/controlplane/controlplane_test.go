@@ -54,6 +54,7 @@ var servers = map[string]func(t *testing.T, options upstream.Options) (*upstream
 
 func TestControlPlane(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	var logs = map[string]string{}
 	for name := range servers {
 		logs[name] = t.TempDir()

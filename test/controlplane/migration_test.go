@@ -35,6 +35,7 @@ spec:
 // key, by kube-controller-manager. It also passes with StartKubernetes.
 func TestStorageVersionMigration(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel()
 	directory := t.TempDir()
 	etcd, err := upstream.StartEtcd(t.Context(), directory)

@@ -44,6 +44,7 @@ var typeName = regexp.MustCompile(`([A-Z][A-Za-z]+)[0-9]+`)
 // this server's controller.
 func TestTypeChecking(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	var theirs, ours map[string]string
 	t.Run("on", func(t *testing.T) {
 		t.Run("kube-apiserver", func(t *testing.T) {

@@ -23,6 +23,7 @@ var auditLevels = []string{"metadata", "request", "response", "omitted"}
 // TestAudit compares the audit events of both servers.
 func TestAudit(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	pair := startAudited(t, nil)
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {
@@ -122,6 +123,7 @@ func startAudited(t *testing.T, webhookClients []byte, further ...string) *Pair 
 // TestAuditAtShutdown checks that a server that stops writes the events that it has buffered.
 func TestAuditAtShutdown(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

@@ -24,6 +24,7 @@ var asked = []string{
 // that is not served by default.
 func TestBetas(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	pair, err := StartPair(t.Context(), t.TempDir(), asked...)
 	if err != nil {
 		t.Fatal(err)

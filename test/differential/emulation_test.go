@@ -16,6 +16,7 @@ import (
 // stored objects.
 func TestEmulation(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	for _, version := range []string{"1.34", "1.35"} {
 		t.Run(version, func(t *testing.T) {
 			pair, err := StartPair(t.Context(), t.TempDir(), "--emulated-version="+version, "--runtime-config=api/beta=true")

@@ -15,6 +15,7 @@ import (
 // values that cannot be read.
 func TestEncryption(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {
 		t.Fatal(err)

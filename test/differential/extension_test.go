@@ -20,6 +20,7 @@ import (
 // audit events.
 func TestExtension(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	pki, err := upstream.NewPKI(filepath.Join(t.TempDir(), "pki"))
 	if err != nil {
 		t.Fatal(err)

@@ -217,6 +217,7 @@ func (i *identityTest) read(t *testing.T, name, server string) string {
 // webhook: which users are authenticated and authorized, the requests to webhooks, and reloads.
 func TestIdentityConfiguration(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel()
 	i := newIdentityTest(t)
 	write := func(name string) {
@@ -254,6 +255,7 @@ func TestIdentityConfiguration(t *testing.T) {
 // signer of service-account tokens.
 func TestIdentityFlags(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel()
 	i := newIdentityTest(t)
 	signer, err := jwttest.StartSigner(i.file("signer.sock"), 7200)

@@ -29,6 +29,7 @@ const again = "services-spelling"
 // that are enabled by default.
 func TestNonDefaultOptions(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	configuration, err := filepath.Abs("testdata/asked/admission.yaml")
 	if err != nil {
 		t.Fatal(err)

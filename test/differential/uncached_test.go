@@ -13,6 +13,7 @@ var uncached = []string{"list", "watch", "objects", "options-get", "options-list
 // TestUncached compares both servers without watch caches and with objects stored as JSON.
 func TestUncached(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	pair, err := StartPair(t.Context(), t.TempDir(), "--watch-cache=false", "--storage-media-type=application/json")
 	if err != nil {
 		t.Fatal(err)

@@ -41,6 +41,7 @@ type call struct {
 // programs. It checks that subcommands, flags, targets of make, packages and tests exist.
 func TestCommandsExist(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	path := harmlessPath(t)
 	var calls []call
 	for document, text := range sources(t) {

@@ -29,9 +29,8 @@ import (
 // TestBackupAndRestore backs up a cluster to a volume and, encrypted, to S3, and restores new clusters from both. A
 // backup that was edited in S3 is not restored. Another cluster in the same sandbox runs out of space.
 func TestBackupAndRestore(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a whole sandbox")
-	}
+	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel() // after TestSandbox, which asserts gaps
 	b := &backupTest{sandbox: startSandbox(t)}
 	b.settled(3, 3)

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/test/upstream"
 )
 
 const (
@@ -40,9 +41,8 @@ var reloaded = regexp.MustCompile(
 // TestConfiguration configures audit, encryption and authentication of a running cluster and changes their
 // configuration. It checks that an invalid configuration is reported and changes nothing.
 func TestConfiguration(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a whole sandbox")
-	}
+	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel() // after TestSandbox, which asserts gaps
 	s := startSandbox(t)
 	s.settled(3, 3)

@@ -70,9 +70,8 @@ spec: {pages: 12}
 // TestExtensionMode serves a group to the hosting cluster: clients of the host use the group there, and the host stays
 // available after the cluster that serves it is deleted.
 func TestExtensionMode(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a whole sandbox")
-	}
+	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel() // after TestSandbox, which asserts gaps
 	s := startSandbox(t)
 	t.Run("overlays", func(t *testing.T) { s.testOverlays(t) })

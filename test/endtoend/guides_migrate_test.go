@@ -75,6 +75,7 @@ var migrations = []reading{
 // TestMigrate executes the commands of docs/migrate.md on a machine with kube-apiserver as a static pod, and etcd.
 func TestMigrate(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	m := newMachine(t)
 	endpoint := m.startEtcd(t)
 	k := m.startKubelet(t, endpoint)

@@ -54,6 +54,7 @@ const unreachableWebhook = `{
 // TestServerGuides executes the commands of guides about `quorate apiserver` without the operator.
 func TestServerGuides(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	m := newMachine(t)
 	for _, reading := range serverReadings {
 		t.Run(reading.document, func(t *testing.T) { m.read(t, reading) })

@@ -92,6 +92,7 @@ func longGuides() bool { return os.Getenv("QUORATE_GUIDES") != "" }
 // .quorate and the repository files that guides name. QUORATE_GUIDES is empty, "all", or a list of documents.
 func TestGuides(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	s := startSandbox(t)
 	s.settled(3, 3)
 	r := newReader(t, s)

@@ -13,15 +13,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/test/upstream"
 )
 
 // TestEmptiedVolumes empties the volumes of running members. A member whose volume is empty is replaced while the
 // others have a quorum. If the others have no quorum, the member must not help a stale member to continue without a
 // write that the other two have acknowledged, and the loss of the quorum is reported.
 func TestEmptiedVolumes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a whole sandbox")
-	}
+	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel() // after TestSandbox, which asserts gaps
 	s := startSandbox(t)
 	s.settled(3, 3)

@@ -13,13 +13,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/test/upstream"
 )
 
 // TestRecovery deletes two of three members with their volumes, and recovers the cluster from the third.
 func TestRecovery(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a whole sandbox")
-	}
+	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel() // after TestSandbox, which asserts gaps
 	s := startSandbox(t)
 	s.settled(3, 3)

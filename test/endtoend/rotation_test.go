@@ -25,14 +25,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/test/upstream"
 )
 
 // TestRotation replaces all certificate authorities and the service-account key of a cluster whose certificates are
 // valid for minutes, while clients write, watch and open connections.
 func TestRotation(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a whole sandbox")
-	}
+	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel() // after TestSandbox, which asserts gaps
 	s := startSandbox(t)
 	s.settled(3, 3)

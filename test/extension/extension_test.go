@@ -58,6 +58,7 @@ var steps = []struct {
 
 func TestExtension(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	for name, start := range hosts {
 		t.Run(name, func(t *testing.T) {
 			s := newFixture(t, start)

@@ -19,6 +19,7 @@ import (
 // other replica serves it too, and the response to a write of a definition comes after discovery has the change.
 func TestDefinitionsAreServedWhenAnswered(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	r := startReplicas(t, upstream.StartQuorate, upstream.StartQuorate)
 	definitions := clientset.NewForConfigOrDie(r.config(0)).ApiextensionsV1().CustomResourceDefinitions()
 	first, second := r.client(0), r.client(1)

@@ -34,11 +34,13 @@ func chosen() size {
 
 func TestTwoReplicas(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	failOver(t, upstream.StartQuorate, upstream.StartQuorate)
 }
 
 func TestBesideKubernetes(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	failOver(t, upstream.StartQuorate, upstream.StartKubernetes)
 }
 

@@ -62,6 +62,7 @@ func defects() []defect {
 // also shrink to the nemeses that it needs.
 func TestChecker(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	setting := permitted(t, schedule.Setting{Replicas: 3, Lying: true})
 	for _, d := range defects() {
 		t.Run(d.name, func(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"quorate.dev/test/upstream"
 )
 
 // sent is a request.
@@ -71,6 +73,7 @@ var allowances = map[string]time.Duration{
 // client has gone. With QUORATE_LIMITS_UPSTREAM, the requests go to kube-apiserver, for comparison, and its CPU time is
 // reported only.
 func TestAttacks(t *testing.T) {
+	upstream.NeedsTime(t)
 	s := newServer(t, nil)
 	s.options.Answers = "/version" // so that a loaded machine has the time of prepare too
 	s.launch(t)

@@ -11,11 +11,14 @@ import (
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"quorate.dev/test/upstream"
 )
 
 // TestIdleConnectionsLeaveDescriptors opens more connections than the process may have files. The etcd member must
 // still save snapshots, and users must still be served, on new connections too.
 func TestIdleConnectionsLeaveDescriptors(t *testing.T) {
+	upstream.NeedsTime(t)
 	s := start(t, []string{"--etcd-snapshot-count=20"}, "sh", "-c", `ulimit -n 300 && exec "$@"`, "sh")
 	address, err := url.Parse(s.Admin.Host)
 	if err != nil {

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
+
+	"quorate.dev/test/upstream"
 )
 
 // memoryLimit is the limit of the server in bytes. An idle server needs a quarter of it.
@@ -62,6 +64,7 @@ func cgroup(mount, controller string) (string, error) {
 // TestHostileLoadDoesNotExhaustMemory sends many requests that take much memory to a server with little. The server
 // must stay alive, and serve health checks and leases.
 func TestHostileLoadDoesNotExhaustMemory(t *testing.T) {
+	upstream.NeedsTime(t)
 	s := start(t, nil, confine(t)...)
 	value := map[string]string{"key": strings.Repeat("x\ny", 200_000)}
 	for i := range 60 {

@@ -19,6 +19,8 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"quorate.dev/test/upstream"
 )
 
 // streamsPerConnection is the servers' limit of concurrent streams.
@@ -93,6 +95,7 @@ func (c *unread) get(t *testing.T, path string, headers ...string) {
 // TestUnreadResponsesDelayNoOtherUser leaves 400 responses unread. Another user of the same priority level must not
 // wait, and the server must end the responses.
 func TestUnreadResponsesDelayNoOtherUser(t *testing.T) {
+	upstream.NeedsTime(t)
 	s := start(t, []string{"--max-requests-inflight=40", "--max-mutating-requests-inflight=20"})
 	alice, bob := s.as(t, "alice"), s.as(t, "bob")
 	client, err := rest.HTTPClientFor(bob)
@@ -132,6 +135,7 @@ func TestUnreadResponsesDelayNoOtherUser(t *testing.T) {
 
 // TestUnreadResponsesAreBoundedInMemory leaves 400 responses in YAML of an object of 900 KB unread.
 func TestUnreadResponsesAreBoundedInMemory(t *testing.T) {
+	upstream.NeedsTime(t)
 	s := start(t, nil)
 	alice, bob := s.as(t, "alice"), s.as(t, "bob")
 	for _, config := range []*rest.Config{alice, bob} {

@@ -20,6 +20,7 @@ import (
 // families of /metrics: their names, types, help and labels. Values differ.
 func TestFamilies(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

@@ -98,6 +98,7 @@ var exceptions = map[string]string{
 
 func TestStableMetrics(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

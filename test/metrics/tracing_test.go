@@ -177,6 +177,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // TestTracing compares the spans that both servers export for the same requests.
 func TestTracing(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50") // milliseconds
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))

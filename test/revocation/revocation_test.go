@@ -73,6 +73,7 @@ var rows = []row{
 // TestRevocation fails if a revoked credential or permission works longer than with kube-apiserver.
 func TestRevocation(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	ours, theirs := start(t, true), start(t, false)
 	table := &strings.Builder{}
 	for _, r := range rows {
@@ -99,6 +100,7 @@ func TestRevocation(t *testing.T) {
 // kube-apiserver: it gets further events until it ends by itself.
 func TestRunningWatch(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	for name, s := range map[string]*server{"kube-apiserver": start(t, false), "Quorate": start(t, true)} {
 		client, revoke := deletedBinding(t, s)
 		clientset := must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(client))

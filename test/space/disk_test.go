@@ -94,6 +94,7 @@ func (v volume) fill(t *testing.T, left uint64) {
 // When the volume is full to the last byte, and after a crash in that state, nothing is lost.
 func TestFullDisk(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel()
 	directory := t.TempDir()
 	v := mount(t, filepath.Join(directory, "member"))

@@ -165,6 +165,7 @@ func (s *server) etcd(result any, arguments ...string) {
 // TestSoftQuota: the server refuses writes that grow the database before etcd refuses all, until there is space again.
 func TestSoftQuota(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel()
 	s := start(t,
 		"--etcd-soft-quota-percent=60") // with the usual one, much of so small a quota is written before it is measured
@@ -217,6 +218,7 @@ func TestSoftQuota(t *testing.T) {
 // TestNoSpace: after NOSPACE, a server is writable again after deletions, automatic compaction and defragmentation.
 func TestNoSpace(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel()
 	s := start(t, "--etcd-soft-quota-percent=100")
 	s.mustRefuse(s.fill(), "database space exceeded")

@@ -178,6 +178,7 @@ func (b *bench) run(t *testing.T, s *side, input string, arguments ...string) st
 
 func TestStreaming(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	b := start(t)
 	before := goroutines(t, b.quorate)
 	t.Run("kubectl", b.testKubectl)

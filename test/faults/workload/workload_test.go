@@ -58,6 +58,7 @@ func observations(workload string) int {
 // TestDefects: the check of each workload finds its defect.
 func TestDefects(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel()
 	server := startServer(t)
 	for _, d := range defects() {
@@ -74,6 +75,7 @@ func TestDefects(t *testing.T) {
 // TestWithout: without a defect the checks find nothing.
 func TestWithout(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	t.Parallel()
 	server := startServer(t)
 	for _, name := range Names() {
