@@ -3,6 +3,7 @@ package observed
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -119,5 +120,19 @@ func TestServerTermination(t *testing.T) {
 	}}
 	if got := ServerTermination(&s.Pods[0]); got != long[:300]+"..." {
 		t.Errorf("got %d bytes: %q", len(got), got)
+	}
+}
+
+// TestShortenedMessage checks that a message is not shortened within a character. The API server would replace the rest
+// of the character, so that the stored condition would always differ from the operator's.
+func TestShortenedMessage(t *testing.T) {
+	for length := 290; length <= 310; length++ {
+		got := lastLine(strings.Repeat("x", length) + "überlänge")
+		if !utf8.ValidString(got) || len(got) > 303 {
+			t.Errorf("%d letters before: got %d bytes: %q", length, len(got), got)
+		}
+	}
+	if got, want := lastLine(strings.Repeat("ü", 151)), strings.Repeat("ü", 150)+"..."; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
