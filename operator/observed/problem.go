@@ -29,7 +29,7 @@ func Problem(pod *corev1.Pod) string {
 			return pod.Name + " is unschedulable: " + c.Message
 		}
 	}
-	for _, c := range pod.Status.ContainerStatuses {
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		waiting := c.State.Waiting
 		if waiting == nil {
 			continue

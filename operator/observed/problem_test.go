@@ -136,3 +136,18 @@ func TestShortenedMessage(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// TestProblemOfAnInitContainer checks that a pod that waits for an init container of spec.patches has a problem.
+func TestProblemOfAnInitContainer(t *testing.T) {
+	pod := memberPod("demo-0", "")
+	pod.Status.Conditions = nil
+	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{
+		Name: "fetch", State: waits("ImagePullBackOff", "unknown"),
+	}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: desired.ServerContainer, State: waits("PodInitializing", ""),
+	}}
+	if got, want := Problem(&pod), "demo-0: ImagePullBackOff unknown"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
