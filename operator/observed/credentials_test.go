@@ -3,6 +3,7 @@ package observed
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/pki"
@@ -196,8 +199,7 @@ func TestCredentials(t *testing.T) {
 			certificates.serveReplica(t, pod.Status.PodIP, test.etcd, test.handler)
 			probe := certificates.probe()
 			test.edit(&probe)
-			s := &State{Cluster: demo()}
-			s.Pods = append(s.Pods, pod)
+			s := &State{Cluster: demo(), Pods: []corev1.Pod{pod}}
 			got := s.Credentials(t.Context(), probe)[0]
 			if test.err != "" {
 				if got.Err == nil || !strings.HasPrefix(got.Err.Error(), test.err) {
@@ -216,12 +218,11 @@ func TestCredentials(t *testing.T) {
 	}
 	pending := memberPod("demo-0", "")
 	pending.Status.PodIP = ""
-	s := &State{Cluster: demo()}
-	s.Pods = append(s.Pods, pending)
-	if got := s.Credentials(t.Context(), certificates.probe())[0]; got.Err != errNoAddress {
+	s := &State{Cluster: demo(), Pods: []corev1.Pod{pending}}
+	if got := s.Credentials(t.Context(), certificates.probe())[0]; !errors.Is(got.Err, errNoAddress) {
 		t.Errorf("a pod without an address: got %v", got.Err)
 	}
-	if got := s.Encryptions(t.Context(), certificates.probe())[0]; got.Err != errNoAddress {
+	if got := s.Encryptions(t.Context(), certificates.probe())[0]; !errors.Is(got.Err, errNoAddress) {
 		t.Errorf("a pod without an address: got %v", got.Err)
 	}
 }
@@ -261,12 +262,26 @@ func TestVersion(t *testing.T) {
 			pod := memberPod("demo-0", "")
 			pod.Status.PodIP = fmt.Sprintf("127.90.%d.1", i)
 			certificates.serveReplica(t, pod.Status.PodIP, false, respond(t, "/version", http.StatusOK, test.body))
-			s := &State{Cluster: demo()}
-			s.Pods = append(s.Pods, pod)
+			s := &State{Cluster: demo(), Pods: []corev1.Pod{pod}}
 			got, err := s.Version(t.Context(), test.authority, test.host)
 			if got != test.want || (err == nil) != (test.err == "") || err != nil && !strings.HasPrefix(err.Error(), test.err) {
 				t.Errorf("got %q, %v, want %q, %q", got, err, test.want, test.err)
 			}
 		})
+	}
+}
+
+// TestRefusedVersion checks that an API server that does not permit to read its version is not mistaken for one that
+// has no version.
+func TestRefusedVersion(t *testing.T) {
+	certificates := newReplicaCertificates(t)
+	pod := memberPod("demo-0", "")
+	pod.Status.PodIP = "127.91.0.1"
+	certificates.serveReplica(t, pod.Status.PodIP, false, respond(t, "/version", http.StatusUnauthorized,
+		`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "Unauthorized", "code": 401}`))
+	s := &State{Cluster: demo(), Pods: []corev1.Pod{pod}}
+	got, err := s.Version(t.Context(), certificates.servers.Trusted(), "demo.ns.svc")
+	if got != "" || err == nil || err.Error() != "request the version: 401 Unauthorized" {
+		t.Errorf("got %q, %v", got, err)
 	}
 }

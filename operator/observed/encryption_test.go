@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"quorate.dev/operator/desired"
 )
 
@@ -93,8 +95,7 @@ func TestUnreadableEncryption(t *testing.T) {
 		pod := memberPod("demo-0", "")
 		pod.Status.PodIP = fmt.Sprintf("127.92.%d.1", i)
 		certificates.serveReplica(t, pod.Status.PodIP, false, respond(t, "/metrics", test.status, test.body))
-		s := &State{Cluster: demo()}
-		s.Pods = append(s.Pods, pod)
+		s := &State{Cluster: demo(), Pods: []corev1.Pod{pod}}
 		got := s.Encryptions(t.Context(), certificates.probe())[0]
 		if got.Hash != "" || (got.Err == nil) != (test.want == "") ||
 			got.Err != nil && !strings.HasPrefix(got.Err.Error(), test.want) {
