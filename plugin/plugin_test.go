@@ -370,3 +370,21 @@ func TestProgress(t *testing.T) {
 		}
 	}
 }
+
+// TestHintsAfterNotFound checks that the names of clusters are a hint only for a cluster that does not exist.
+func TestHintsAfterNotFound(t *testing.T) {
+	tool, _ := hostileTool(t)
+	key := client.ObjectKey{Namespace: "default", Name: "demo"}
+	_, clusterErr := tool.kubeconfigContent(t.Context(), client.ObjectKey{Namespace: "default", Name: "nope"}, "")
+	_, secretErr := tool.kubeconfigContent(t.Context(), key, "")
+	_, resourceErr := tool.kubeconfigContent(t.Context(), key, "ci")
+	for want, err := range map[string]error{
+		`apiserverclusters.quorate.dev "nope" not found; namespace default has demo`:          clusterErr,
+		`read the kubeconfig: secrets "demo-admin-kubeconfig" not found in namespace default`: secretErr,
+		`apiserverkubeconfigs.quorate.dev "ci" not found in namespace default`:                resourceErr,
+	} {
+		if err := tool.explain(t.Context(), err); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}

@@ -86,7 +86,7 @@ func (t *tool) restore(ctx context.Context, key client.ObjectKey, o restoreOptio
 			return err
 		}
 		cluster.Spec = *other.Spec.DeepCopy()
-		cluster.Spec.Recovery = nil
+		cluster.Spec.Recovery, cluster.Spec.Adopt = nil, nil
 	}
 	if o.replicas > 0 {
 		cluster.Spec.Replicas = &o.replicas

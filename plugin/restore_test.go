@@ -87,3 +87,33 @@ func TestUnverifiedSource(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// TestRestoreWithTheSpecOfAnAdoptedCluster checks that requests in the spec of another cluster, which the API server
+// rejects for a restored cluster or which would take effect again, are not copied.
+func TestRestoreWithTheSpecOfAnAdoptedCluster(t *testing.T) {
+	tool := &tool{
+		streams:   streams{out: terminal.NewWriter(&bytes.Buffer{}), err: terminal.NewWriter(&bytes.Buffer{})},
+		namespace: "default", client: recorded(t, sets.New[string]()), now: time.Now,
+	}
+	other := &v1alpha1.ApiServerCluster{}
+	if err := tool.client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "demo"}, other); err != nil {
+		t.Fatal(err)
+	}
+	other.Spec.Image = "quorate:2"
+	other.Spec.Adopt = &v1alpha1.Adoption{ClusterUID: "former"}
+	other.Spec.Recovery = &v1alpha1.Recovery{RequestID: "one"}
+	if err := tool.client.Update(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	copied := client.ObjectKey{Namespace: "default", Name: "copy"}
+	if err := tool.restore(t.Context(), copied, restoreOptions{backup: "monday", specOf: "demo"}); err != nil {
+		t.Fatal(err)
+	}
+	cluster := &v1alpha1.ApiServerCluster{}
+	if err := tool.client.Get(t.Context(), copied, cluster); err != nil {
+		t.Fatal(err)
+	}
+	if s := cluster.Spec; s.Adopt != nil || s.Recovery != nil || s.Image != "quorate:2" || s.Restore == nil {
+		t.Errorf("got %+v", s)
+	}
+}

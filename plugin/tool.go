@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -121,6 +122,8 @@ func (t *tool) explain(ctx context.Context, err error) error {
 		return fmt.Errorf("%w; the server %s has no Quorate operator: select the hosting cluster with --context, or "+
 			"install the operator",
 			err, t.config.Host)
+	case apierrors.IsNotFound(err) && regardsOther(err):
+		return fmt.Errorf("%w in namespace %s", err, t.namespace)
 	case apierrors.IsNotFound(err):
 		if names, listErr := t.names(ctx); listErr == nil && len(names) > 0 {
 			return fmt.Errorf("%w; namespace %s has %s", err, t.namespace, strings.Join(names, ", "))
@@ -130,6 +133,17 @@ func (t *tool) explain(ctx context.Context, err error) error {
 		return fmt.Errorf("%w; %s does not accept the credentials of the kubeconfig", err, t.config.Host)
 	}
 	return err
+}
+
+// regardsOther reports whether an error of the hosting cluster is about an object that is not an ApiServerCluster, for
+// which the names of clusters would be no help.
+func regardsOther(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	resource := status.Status().Details.Kind // API servers store the resource in this field
+	return resource != "" && resource != "apiserverclusters"
 }
 
 // print writes a value as JSON or YAML. Like kubectl, it writes objects with apiVersion and kind, which clients drop,

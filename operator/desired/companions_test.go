@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
 	"quorate.dev/operator/api/v1alpha1"
@@ -66,6 +67,45 @@ func TestKubernetesAddress(t *testing.T) {
 		slices.DeleteFunc(leaf.Addresses, net.IP.IsLoopback),
 	) > 0 {
 		t.Errorf("without nodes, the certificate has %s", leaf.Addresses)
+	}
+}
+
+// TestKubernetesSlices checks the addresses of the Service default/kubernetes. Pods on the cluster's nodes reach the
+// API servers only through the load balancer.
+func TestKubernetesSlices(t *testing.T) {
+	for name, c := range map[string]struct {
+		ingress []corev1.LoadBalancerIngress
+		want    string
+	}{
+		"no load balancer yet": {nil, ""},
+		"host name":            {[]corev1.LoadBalancerIngress{{Hostname: "lb.example.org"}}, ""},
+		"both families": {
+			[]corev1.LoadBalancerIngress{
+				{IP: "192.0.2.1"}, {IP: "2001:db8::1"}, {Hostname: "lb.example.org"}, {IP: "192.0.2.2"},
+			},
+			"kubernetes-ipv4 [192.0.2.1] [192.0.2.2] kubernetes-ipv6 [2001:db8::1]",
+		},
+		"IPv6": {[]corev1.LoadBalancerIngress{{IP: "2001:db8::1"}}, "kubernetes-ipv6 [2001:db8::1]"},
+	} {
+		service := &corev1.Service{}
+		service.Status.LoadBalancer.Ingress = c.ingress
+		var got []string
+		for _, slice := range KubernetesSlices(demo(joinable), service) {
+			got = append(got, slice.Name)
+			for _, endpoint := range slice.Endpoints {
+				got = append(got, fmt.Sprint(endpoint.Addresses))
+			}
+			if slice.Namespace != "default" || slice.Labels["kubernetes.io/service-name"] != "kubernetes" ||
+				*slice.Ports[0].Port != SecurePort || *slice.Ports[0].Name != "https" {
+				t.Errorf("%s: got %+v", name, slice)
+			}
+		}
+		if text := strings.Join(got, " "); text != c.want {
+			t.Errorf("%s: got %s, want %s", name, text, c.want)
+		}
+	}
+	if got := KubernetesSlices(demo(joinable), nil); len(got) > 0 {
+		t.Errorf("without a Service: got %v", got)
 	}
 }
 

@@ -22,21 +22,22 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(manager).
 		For(&v1alpha1.ApiServerKubeconfig{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&corev1.Secret{}).
-		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(
-			ctx context.Context, secret client.Object,
-		) []reconcile.Request {
-			cluster := secret.GetLabels()[desired.ClusterLabel]
-			if name := secret.GetName(); name != cluster+"-"+desired.ClientDomain && name != cluster+"-"+desired.ServingSecret {
-				return nil
-			}
-			return r.kubeconfigsOf(ctx, secret.GetNamespace(), cluster)
-		})).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.kubeconfigsOfSecret)).
 		Watches(&v1alpha1.ApiServerCluster{}, handler.EnqueueRequestsFromMapFunc(func(
 			ctx context.Context, cluster client.Object,
 		) []reconcile.Request {
 			return r.kubeconfigsOf(ctx, cluster.GetNamespace(), cluster.GetName())
 		})).
 		Complete(r)
+}
+
+// kubeconfigsOfSecret returns requests for all kubeconfigs that are derived from a Secret of a cluster.
+func (r *Reconciler) kubeconfigsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
+	cluster := secret.GetLabels()[desired.ClusterLabel]
+	if name := secret.GetName(); name != cluster+"-"+desired.ClientDomain && name != cluster+"-"+desired.ServingSecret {
+		return nil
+	}
+	return r.kubeconfigsOf(ctx, secret.GetNamespace(), cluster)
 }
 
 // kubeconfigsOf returns requests for all kubeconfigs that refer to a cluster.

@@ -1,6 +1,7 @@
 package observed
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"quorate.dev/operator/desired"
 )
@@ -61,6 +64,42 @@ func TestParseEncryption(t *testing.T) {
 	} {
 		if got, err := parseEncryption(strings.NewReader(metrics)); got != want || err != nil {
 			t.Errorf("%q: got %q, %v, want %q", metrics, got, err, want)
+		}
+	}
+}
+
+// TestEncryptionHash checks that the hash of a configuration equals the hash that an API server reports for it.
+func TestEncryptionHash(t *testing.T) {
+	content := []byte("kind: EncryptionConfiguration\n")
+	if got, want := EncryptionHash(content), fmt.Sprintf("sha256:%x", sha256.Sum256(content)); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := EncryptionHash(nil); got != "" {
+		t.Errorf("got %s without a configuration", got)
+	}
+}
+
+// TestUnreadableEncryption checks that a replica whose metrics cannot be read does not count as one without encryption:
+// a rotation would drop the key that the replica still writes with.
+func TestUnreadableEncryption(t *testing.T) {
+	certificates := newReplicaCertificates(t)
+	for i, test := range []struct {
+		name, body string
+		status     int
+		want       string // prefix of the error
+	}{
+		{"forbidden", "", http.StatusForbidden, "request metrics: 403 Forbidden"},
+		{"no metrics of encryption", "up 1\n", http.StatusOK, ""},
+		{"too long", lastEncryptionConfig + strings.Repeat("x", 1<<17), http.StatusOK, "request metrics: read metrics: "},
+	} {
+		pod := memberPod("demo-0", "")
+		pod.Status.PodIP = fmt.Sprintf("127.92.%d.1", i)
+		certificates.serveReplica(t, pod.Status.PodIP, false, respond(t, "/metrics", test.status, test.body))
+		s := &State{Cluster: demo(), Pods: []corev1.Pod{pod}}
+		got := s.Encryptions(t.Context(), certificates.probe())[0]
+		if got.Hash != "" || (got.Err == nil) != (test.want == "") ||
+			got.Err != nil && !strings.HasPrefix(got.Err.Error(), test.want) {
+			t.Errorf("%s: got %+v, want %q", test.name, got, test.want)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package observed
 
 import (
 	"context"
+	"errors"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -74,6 +76,50 @@ func TestReadIgnoresForeignObjects(t *testing.T) {
 	}
 	if s.EtcdErr == nil {
 		t.Error("Read(): etcd members are known")
+	}
+}
+
+// TestReleasedClaims checks that claims that were released from a cluster are listed, but do not belong to it.
+func TestReleasedClaims(t *testing.T) {
+	cluster := demo()
+	claim := desired.Claim(cluster, "demo-1")
+	desired.Release(cluster, claim)
+	again := desired.Claim(cluster, "demo-2") // adopted later
+	desired.Release(cluster, again)
+	desired.Detach(cluster, again)
+	s, err := Read(t.Context(), lister{claims: []corev1.PersistentVolumeClaim{*claim, *again}}, cluster, "quorate:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Released) != 1 || s.Released[0].Name != "demo-1" || s.Claim("demo-1") != nil || s.Claim("demo-2") == nil {
+		t.Errorf("got claims %v, released %v", s.Claims, s.Released)
+	}
+}
+
+// failing is a client.Reader that cannot list one type of objects.
+type failing struct {
+	lister
+	list client.ObjectList
+}
+
+func (f failing) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if reflect.TypeOf(list) == reflect.TypeOf(f.list) {
+		return errors.New("timed out")
+	}
+	return f.lister.List(ctx, list, options...)
+}
+
+// TestUnreadableState checks that a cluster whose pods or claims cannot be listed is not mistaken for one without any:
+// the operator would create them again.
+func TestUnreadableState(t *testing.T) {
+	for want, list := range map[string]client.ObjectList{
+		"list pods: timed out":                     &corev1.PodList{},
+		"list persistent volume claims: timed out": &corev1.PersistentVolumeClaimList{},
+	} {
+		s, err := Read(t.Context(), failing{list: list}, demo(), "quorate:1")
+		if s != nil || err == nil || err.Error() != want {
+			t.Errorf("got %v, %v, want %s", s, err, want)
+		}
 	}
 }
 
@@ -341,6 +387,32 @@ func TestRunsMember(t *testing.T) {
 	}}}
 	if !RunsMember(pod) {
 		t.Error("a pod with its member's volume is no member")
+	}
+}
+
+// TestMemberID checks the notation of member IDs in annotations and the status, which is that of etcdctl.
+func TestMemberID(t *testing.T) {
+	const id = uint64(0x8e9e05c52164694d)
+	if got := MemberID(id); got != "8e9e05c52164694d" || ParseMemberID(got) != id {
+		t.Errorf("got %s, parsed %x", got, ParseMemberID(got))
+	}
+	for _, text := range []string{"", "demo-0", "0x8e9e05c52164694d", "-1", "18e9e05c52164694d"} {
+		if got := ParseMemberID(text); got != 0 {
+			t.Errorf("%q: got %x, want 0", text, got)
+		}
+	}
+}
+
+// TestCopiesOfState checks that the reads of etcd's state do not change the state that was read before.
+func TestCopiesOfState(t *testing.T) {
+	before := &State{Cluster: demo(), EtcdErr: etcd.ErrUnreachable}
+	after := before.WithSurvivors([]etcd.Survivor{{}}).WithAcknowledged(map[uint64]etcd.Acknowledged{1: {}})
+	if before.Survivors != nil || before.Acknowledged != nil {
+		t.Errorf("the state before was changed: %+v", before)
+	}
+	if len(after.Survivors) != 1 || len(after.Acknowledged) != 1 || after.Cluster != before.Cluster ||
+		!after.Unreachable() {
+		t.Errorf("got %+v", after)
 	}
 }
 

@@ -29,7 +29,7 @@ func Problem(pod *corev1.Pod) string {
 			return pod.Name + " is unschedulable: " + c.Message
 		}
 	}
-	for _, c := range pod.Status.ContainerStatuses {
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		waiting := c.State.Waiting
 		if waiting == nil {
 			continue
@@ -61,13 +61,13 @@ func terminationMessage(c corev1.ContainerStatus) string {
 	return lastLine(c.LastTerminationState.Terminated.Message)
 }
 
-// lastLine returns the last line of a message, shortened to 300 bytes.
+// lastLine returns the last line of a message, shortened to at most 300 bytes and "...".
 func lastLine(message string) string {
 	const limit = 300
 	lines := strings.Split(strings.TrimSpace(message), "\n")
 	last := lines[len(lines)-1]
 	if len(last) > limit {
-		last = last[:limit] + "..."
+		last = strings.ToValidUTF8(last[:limit], "") + "..." // the limit may be within a character
 	}
 	return last
 }

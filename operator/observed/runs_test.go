@@ -14,8 +14,8 @@ import (
 	"quorate.dev/operator/etcd"
 )
 
-// trio returns the state of a cluster whose members are healthy, have compared their logs and run in ready pods. The
-// claim of demo-2 is annotated with the runs of the others.
+// threeMembers returns the state of a cluster whose members are healthy, have compared their logs and run in ready
+// pods. The claim of demo-2 is annotated with the runs of the others.
 func threeMembers() *State {
 	s := &State{Cluster: &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo"}}}
 	for _, name := range []string{"demo-0", "demo-1", "demo-2"} {
@@ -131,5 +131,71 @@ func TestUnproven(t *testing.T) {
 	s.Member("demo-2").Healthy, s.Member("demo-2").Learner = false, true
 	if got := s.Unproven(*s.Member("demo-2")); got != "" {
 		t.Errorf("a learner: got %q", got)
+	}
+}
+
+// TestUnrecorded checks for which voters a deletion of the pod has to wait: until the runs of the other members are in
+// the annotation of the voter's claim, which would otherwise be kept without need.
+func TestUnrecorded(t *testing.T) {
+	restarted := func(s *State) { s.Pod("demo-0").UID = "another" }
+	for name, c := range map[string]struct {
+		change func(s *State)
+		want   bool
+	}{
+		"recorded":              {func(*State) {}, false},
+		"another has restarted": {restarted, true},
+		"another has restarted, and was recorded": {func(s *State) {
+			restarted(s)
+			s.record()
+		}, false},
+		"another has restarted, and is not ready": {func(s *State) {
+			restarted(s)
+			s.unready("demo-0")
+		}, false},
+		"another has restarted, and its member is not healthy": {func(s *State) {
+			restarted(s)
+			s.Members[0].Healthy = false
+		}, false},
+		"it is not ready itself": {func(s *State) {
+			restarted(s)
+			s.unready("demo-2")
+		}, false},
+		"it is a learner": {func(s *State) {
+			restarted(s)
+			s.Members[2].Learner = true
+		}, false},
+		"its release reports no runs": {func(s *State) {
+			restarted(s)
+			s.Members[2].Report.Run = ""
+		}, false},
+		"a new voter": {func(s *State) {
+			s.Members = append(s.Members, etcd.Member{Name: "demo-3", Healthy: true, Report: config.MemberReport{Run: "p"}})
+			pod := *s.Pod("demo-0")
+			pod.Name = "demo-3"
+			s.Pods = append(s.Pods, pod)
+		}, true},
+	} {
+		s := threeMembers()
+		c.change(s)
+		if got := s.Unrecorded(*s.Member("demo-2")); got != c.want {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestReleasesWithoutRuns checks that claims of members whose releases report no runs can still be deleted: nothing
+// would ever prove that they are not needed.
+func TestReleasesWithoutRuns(t *testing.T) {
+	s := threeMembers()
+	for i := range s.Members {
+		s.Members[i].Report.Run = ""
+	}
+	s.Pod("demo-0").UID, s.Members[2].Healthy = "another", false
+	if got := s.Unproven(s.Members[2]); got != "" {
+		t.Errorf("without runs: got %q", got)
+	}
+	s.Members[1].Report.Run = "p-demo-1"
+	if got := s.Unproven(s.Members[2]); got == "" {
+		t.Error("after the upgrade of one member: the claim is not kept")
 	}
 }

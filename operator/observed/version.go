@@ -46,6 +46,9 @@ func (s *State) Version(ctx context.Context, authority []byte, name string) (str
 		return "", fmt.Errorf("request the version: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("request the version: %s", response.Status)
+	}
 	var info version.Info
 	if err := json.NewDecoder(io.LimitReader(response.Body, versionLimit)).Decode(&info); err != nil {
 		return "", fmt.Errorf("read the version: %w", err)

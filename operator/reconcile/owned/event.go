@@ -1,6 +1,8 @@
 package owned
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"quorate.dev/operator/api/v1alpha1"
@@ -25,7 +27,7 @@ func (o Objects) Event(cluster *v1alpha1.ApiServerCluster, e Event) {
 		kind = corev1.EventTypeWarning
 	}
 	if len(e.Message) > maxEventMessage {
-		e.Message = e.Message[:maxEventMessage]
+		e.Message = strings.ToValidUTF8(e.Message[:maxEventMessage], "") // the limit may be within a character
 	}
 	if e.Related == nil { // a nil *ObjectReference in an interface would not be nil
 		o.Recorder.Eventf(cluster, nil, kind, e.Reason, e.Action, "%s", e.Message)

@@ -162,7 +162,9 @@ func TestEvents(t *testing.T) {
 	h.Event(ownedtest.NewCluster(), owned.Event{
 		Warning: true, Reason: "B", Related: owned.Reference("Secret", secret("")), Message: "m",
 	})
-	if got := h.Events(); len(got[0]) != len("Normal A: ")+1000 || got[1] != "Warning B: m" {
+	h.Event(ownedtest.NewCluster(), owned.Event{Reason: "C", Message: "x" + strings.Repeat("ü", 1000)})
+	if got := h.Events(); len(got[0]) != len("Normal A: ")+1000 || got[1] != "Warning B: m" ||
+		got[2] != "Normal C: x"+strings.Repeat("ü", 499) { // the limit is within a character
 		t.Errorf("events %q", got)
 	}
 }
