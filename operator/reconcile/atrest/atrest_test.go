@@ -262,6 +262,51 @@ func TestLostKeys(t *testing.T) {
 	}
 }
 
+// TestLostKeysWithoutPods checks that the loss of the keys is detected while the cluster has no pods, such as a
+// hibernated one: the stored configuration, which has the only copy of the keys, must not be replaced by one without
+// them.
+func TestLostKeysWithoutPods(t *testing.T) {
+	reference := ownedtest.NewHost(t, ownedtest.NewCluster(encrypted("secrets")))
+	keys, err := ensure(reference, ownedtest.Now())
+	reference.Must(err)
+	mounting := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "demo-0", Labels: desired.Labels(reference.Cluster())}}
+	mounting.Spec.Volumes = []corev1.Volume{{Name: "configuration", VolumeSource: corev1.VolumeSource{
+		Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "demo-" + desired.ConfigurationSecret},
+			Items:                []corev1.KeyToPath{{Key: "encryption.config.yaml"}},
+		}}}},
+	}}}
+	plain := func(*v1alpha1.ApiServerCluster) {}
+	for name, test := range map[string]struct {
+		change     func(*v1alpha1.ApiServerCluster)
+		configured bool // a configuration with the keys is stored
+		pods       []corev1.Pod
+		lost       bool
+	}{
+		"encrypted":                     {encrypted("secrets"), true, nil, true},
+		"spec.encryption was removed":   {plain, true, nil, true},
+		"a pod with the keys":           {plain, false, []corev1.Pod{mounting}, true},
+		"encryption was just requested": {encrypted("secrets"), false, nil, false},
+		"never encrypted":               {plain, false, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := ownedtest.NewHost(t, ownedtest.NewCluster(ownedtest.Bootstrapped, test.change))
+			if test.configured {
+				files := desired.Configuration{Encryption: keys.Configuration}.Secret(h.Cluster(), nil, nil)
+				h.Must(h.Create(t.Context(), h.Cluster(), files))
+			}
+			got, err := ensure(h, ownedtest.Now(), test.pods...)
+			h.Must(err)
+			if (got.Lost != nil) != test.lost || test.lost && !strings.Contains(got.Lost.Error(), "is missing") {
+				t.Errorf("lost: %v", got.Lost)
+			}
+			if h.Exists("demo-"+desired.EncryptionSecret, &corev1.Secret{}) {
+				t.Error("the Secret of the keys was created again")
+			}
+		})
+	}
+}
+
 // TestDecryption checks that resources that are no longer in the spec stay encrypted until the user confirms that.
 func TestDecryption(t *testing.T) {
 	h := ownedtest.NewHost(t, ownedtest.NewCluster(encrypted("secrets", "configmaps")))
