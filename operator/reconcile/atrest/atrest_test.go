@@ -19,6 +19,7 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/encryption"
 	"quorate.dev/operator/observed"
 	"quorate.dev/operator/pki"
 	"quorate.dev/operator/reconcile/credentials"
@@ -44,11 +45,12 @@ func ensure(h *ownedtest.Host, now time.Time, pods ...corev1.Pod) (Keys, error) 
 	return EnsureKeys(h.Context(), h.Objects, &observed.State{Cluster: h.Cluster(), Pods: pods}, now)
 }
 
-// replica is a ready API server that reports the hash of its EncryptionConfiguration and stores no objects.
+// replica is a ready API server that reports the hash of its EncryptionConfiguration.
 type replica struct {
 	pod           corev1.Pod
 	credentials   credentials.Set
 	configuration []byte
+	stored        http.Handler // serves stored Secrets; nil: no resource exists
 }
 
 // newReplica starts a replica at a new address.
@@ -97,11 +99,19 @@ func (r *replica) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	case "/api":
 		fmt.Fprint(w, `{"kind":"APIVersions","versions":["v1"]}`)
 	case "/api/v1":
-		fmt.Fprint(w, `{"kind":"APIResourceList","groupVersion":"v1","resources":[]}`)
+		resources := ""
+		if r.stored != nil {
+			resources = `{"name":"secrets","namespaced":true,"kind":"Secret","verbs":["list","patch"]}`
+		}
+		fmt.Fprintf(w, `{"kind":"APIResourceList","groupVersion":"v1","resources":[%s]}`, resources)
 	case "/apis":
 		fmt.Fprint(w, `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`)
 	default:
-		http.NotFound(w, request)
+		if r.stored == nil {
+			http.NotFound(w, request)
+			return
+		}
+		r.stored.ServeHTTP(w, request)
 	}
 }
 
@@ -346,6 +356,14 @@ func TestKeyDue(t *testing.T) {
 		cluster.Spec.Encryption.Keys = test.keys
 		if reason, _ := due(cluster, keys.State, ownedtest.Now().Add(time.Hour)); (reason != "") != test.due {
 			t.Errorf("%s: %q", name, reason)
+		}
+		// A KMS plugin replaces its keys itself.
+		cluster.Spec.Encryption.Provider = v1alpha1.KMSv2
+		cluster.Spec.Encryption.KMS = &v1alpha1.KMS{Name: "vault", Endpoint: "unix:///run/kms/vault.sock"}
+		plugin := encryption.State{Current: desired.EncryptionScheme(cluster)}
+		plugin.Current.Created = ownedtest.Now()
+		if reason, times := due(cluster, plugin, ownedtest.Now().Add(time.Hour)); reason != "" || len(times) > 0 {
+			t.Errorf("%s, of a KMS plugin: %q at %v", name, reason, times)
 		}
 	}
 }
