@@ -1,0 +1,173 @@
+package backups
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
+	"quorate.dev/operator/reconcile/owned/ownedtest"
+	"quorate.dev/operator/status"
+)
+
+// expect checks the reason and the message of a backup's condition after some reconciliations.
+func (e *environment) expect(reason, message string) {
+	e.t.Helper()
+	c := meta.FindStatusCondition(e.reconcile().Status.Conditions, v1alpha1.BackupComplete)
+	if c == nil || c.Reason != reason || c.Message != message {
+		e.t.Errorf("condition %+v, want %s: %s", c, reason, message)
+	}
+}
+
+// TestBlocked checks that the condition of a backup has the reason why the cluster cannot be backed up.
+func TestBlocked(t *testing.T) {
+	for _, test := range []struct {
+		change func(*v1alpha1.ApiServerCluster)
+		want   string
+	}{
+		{func(c *v1alpha1.ApiServerCluster) {
+			c.Spec.Etcd.External = &v1alpha1.ExternalEtcd{Endpoints: []string{"https://etcd:2379"}}
+		}, "the ApiServerCluster uses an external etcd, which the operator does not back up"},
+		{
+			func(c *v1alpha1.ApiServerCluster) { c.Status.Membership = nil },
+			"the etcd of the ApiServerCluster has no quorum",
+		},
+	} {
+		e := newEnvironment(t)
+		cluster := &v1alpha1.ApiServerCluster{}
+		e.must(e.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo"}, cluster))
+		test.change(cluster)
+		e.must(e.client.Update(t.Context(), cluster))
+		e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})
+		e.expect("Waiting", test.want)
+	}
+}
+
+// TestTerminatingPod checks that the result of a pod that is being deleted counts, and that after a failed one the next
+// attempt waits until the pod is gone.
+func TestTerminatingPod(t *testing.T) {
+	for phase, want := range map[corev1.PodPhase]v1alpha1.BackupPhase{
+		corev1.PodSucceeded: v1alpha1.BackupCompleted, corev1.PodFailed: v1alpha1.BackupRunning,
+		corev1.PodRunning: v1alpha1.BackupRunning,
+	} {
+		b := newBackup(started)
+		pod := podOf(b, "b-try1", phase, `{"manifest":{"uid":"uid"}}`)
+		pod.DeletionTimestamp, pod.Finalizers = &metav1.Time{Time: ownedtest.Now()}, []string{"example.org/wait"}
+		h := ownedtest.NewHost(t, append(hosted(t), b, pod)...)
+		_, err := reconcilerOf(h).Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(b)})
+		h.Must(err)
+		h.Read("b", b)
+		if b.Status.Phase != want || b.Status.Attempts != 1 {
+			t.Errorf("%s: %+v, want %s", phase, b.Status, want)
+		}
+	}
+}
+
+// TestPodWithoutReason checks that a pod that has not started for a minute is reported even if the kubelet gives no
+// reason, or one that usually ends by itself.
+func TestPodWithoutReason(t *testing.T) {
+	e := newEnvironment(t)
+	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})
+	e.expect("Running", "Attempt 1 of 3")
+	e.clock.Step(59 * time.Second)
+	e.expect("Running", "Attempt 1 of 3")
+	e.clock.Step(time.Second)
+	e.expect("PodNotStarting", "b-try1 has not started")
+	pod := e.pod("b-try1")
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"},
+	}}}
+	e.must(e.client.Status().Update(t.Context(), pod))
+	e.expect("PodNotStarting", "b-try1 has not started: ContainerCreating")
+	pod.Status.Phase = corev1.PodRunning
+	e.must(e.client.Status().Update(t.Context(), pod))
+	e.expect("Running", "Attempt 1 of 3")
+}
+
+// TestFailure checks which of the messages about a failed pod users see.
+func TestFailure(t *testing.T) {
+	failed := func(message, status, reason string) *corev1.Pod {
+		pod := podOf(newBackup(), "b-try1", corev1.PodFailed, message)
+		pod.Status.Message, pod.Status.Reason = status, reason
+		return pod
+	}
+	for want, pod := range map[string]*corev1.Pod{
+		"no quorum":               failed("no quorum", "The node was low on memory", "Evicted"),
+		"The node is out of disk": failed("", "The node is out of disk", "Evicted"),
+		"Evicted":                 failed("", "", "Evicted"),
+		"the pod failed":          failed("", "", ""),
+		"":                        podOf(newBackup(), "b-try1", corev1.PodRunning, "no quorum"),
+	} {
+		if got := Failure(pod); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if got := Failure(nil); got != "" {
+		t.Errorf("without a pod: %q", got)
+	}
+}
+
+// TestUnusableSecrets checks which Secrets of users are reported before a pod is created.
+func TestUnusableSecrets(t *testing.T) {
+	for name, test := range map[string]struct {
+		key, value      string
+		reason, message string
+	}{
+		"credentials": {"accessKeyID", "id", "", ""},
+		"empty":       {"accessKeyID", "", v1alpha1.ReasonObjectInvalid, "Secret s has no key accessKeyID"},
+		"no identity": {desired.IdentitiesKey, "age1notakey", v1alpha1.ReasonObjectInvalid, "Secret s is invalid: "},
+		"missing":     {"", "", v1alpha1.ReasonObjectMissing, "Secret s does not exist"},
+	} {
+		h := ownedtest.NewHost(t)
+		if test.key != "" {
+			h.CreateAll(&corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{test.key: []byte(test.value)},
+			})
+		}
+		needed := []desired.SecretKeys{{Name: "s", Keys: []string{test.key}}}
+		reason, message, err := Unusable(t.Context(), h.Reader, "ns", needed)
+		if err != nil || reason != test.reason || !strings.HasPrefix(message, test.message) ||
+			test.value != "" && strings.Contains(message, test.value) {
+			t.Errorf("%s: %s: %s, %v", name, reason, message, err)
+		}
+	}
+}
+
+// TestConditions checks which schedules the condition of a cluster depends on.
+func TestConditions(t *testing.T) {
+	named := func(name, cluster string, changes ...func(*v1alpha1.ApiServerBackupSchedule)) client.Object {
+		return newSchedule(append(changes, func(s *v1alpha1.ApiServerBackupSchedule) {
+			s.Name, s.Spec.Template.ClusterName = name, cluster
+		})...)
+	}
+	overdue := metav1.Condition{Type: v1alpha1.BackupReady, Status: metav1.ConditionFalse, Reason: "BackupOverdue"}
+	h := ownedtest.NewHost(t, named("new", "demo"), named("others", "other"),
+		named("overdue", "demo", func(s *v1alpha1.ApiServerBackupSchedule) {
+			s.Status.Conditions = []metav1.Condition{overdue}
+		}),
+		named("terminating", "demo", func(s *v1alpha1.ApiServerBackupSchedule) {
+			s.DeletionTimestamp, s.Finalizers = &metav1.Time{Time: due()}, []string{"example.org/wait"}
+		}))
+	got, err := Conditions(t.Context(), h.Client, ownedtest.NewCluster())
+	h.Must(err)
+	want := []status.Schedule{{Name: "new", Condition: metav1.Condition{
+		Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotObserved, Message: "The schedule was not evaluated yet",
+	}}, {Name: "overdue", Condition: overdue}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	h.Refuse = func(string) error { return ownedtest.ErrUnavailable }
+	if _, err := Conditions(t.Context(), h.Client, ownedtest.NewCluster()); !errors.Is(err, ownedtest.ErrUnavailable) {
+		t.Errorf("without a list: %v", err)
+	}
+}
+
