@@ -28,6 +28,57 @@ func (e *environment) expect(reason, message string) {
 	}
 }
 
+// TestForeignPod checks that a pod of another owner with the name of a backup's pod is reported and stays, that the
+// backup continues once the pod is deleted, and that it fails at its deadline otherwise.
+func TestForeignPod(t *testing.T) {
+	const message = "a pod named b-try1 exists and is not owned by this backup; delete it"
+	foreign := func() *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b-try1"}}
+	}
+	for _, removed := range []bool{true, false} {
+		e := newEnvironment(t)
+		e.must(e.client.Create(t.Context(), foreign()))
+		e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})
+		e.expect("PodNotStarting", message)
+		if want := []string{"PodNotStarting: " + message}; !slices.Equal(e.events, want) {
+			t.Errorf("events %q, want %q", e.events, want)
+		}
+		if removed {
+			e.must(e.client.Delete(t.Context(), foreign()))
+			e.expect("Running", "Attempt 1 of 3")
+			continue
+		}
+		e.clock.Step(301 * time.Second)
+		e.expect("BackupFailed", "timed out after 5m0s: "+message)
+		if metav1.GetControllerOf(e.pod("b-try1")) != nil {
+			t.Error("the pod of the other owner has changed")
+		}
+	}
+}
+
+// TestForeignDeletePod checks that an event reports a pod of another owner with the name of the pod that deletes the
+// data, and that the backup is kept until the pod is deleted or the data is to be retained.
+func TestForeignDeletePod(t *testing.T) {
+	h := ownedtest.NewHost(t, append(hosted(t), newBackup(started, deleted),
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b-delete"}})...)
+	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "ns", Name: "b"}}
+	if _, err := reconcilerOf(h).Reconcile(t.Context(), request); !errors.Is(err, errForeign) {
+		t.Errorf("got the error %v", err)
+	}
+	if got := strings.Join(h.Events(), "\n"); !strings.Contains(got, "Warning DataDeletionFailed: ") ||
+		!strings.Contains(got, "a pod named b-delete exists and is not owned by this backup; delete it") {
+		t.Errorf("events %s", got)
+	}
+	ownedtest.Change(h, "b", &v1alpha1.ApiServerBackup{}, func(b *v1alpha1.ApiServerBackup) {
+		b.Spec.DeletionPolicy = v1alpha1.BackupRetain
+	})
+	_, err := reconcilerOf(h).Reconcile(t.Context(), request)
+	h.Must(err)
+	if h.Exists("b", &v1alpha1.ApiServerBackup{}) || !h.Exists("b-delete", &corev1.Pod{}) {
+		t.Errorf("left %q", h.Names())
+	}
+}
+
 // TestBlocked checks that the condition of a backup has the reason why the cluster cannot be backed up.
 func TestBlocked(t *testing.T) {
 	for _, test := range []struct {
