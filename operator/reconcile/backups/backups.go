@@ -226,7 +226,7 @@ func (r *Reconciler) wait(ctx context.Context, b *v1alpha1.ApiServerBackup, a ba
 		conditionReason = v1alpha1.ReasonPodNotStarting
 	case a.Missing != "":
 		conditionReason = a.MissingReason
-	case b.Status.Attempts > 0 && a.Pod != backup.PodMissing:
+	case b.Status.Attempts > 0 && a.Pod != backup.PodMissing && a.Pod != backup.PodFailed:
 		conditionReason, reason = v1alpha1.ReasonRunning, attemptMessage(b)
 	}
 	if b.Status.Attempts == 0 {

@@ -103,6 +103,29 @@ func TestBlocked(t *testing.T) {
 	}
 }
 
+// setQuorum reports whether the etcd of the cluster has a quorum.
+func (e *environment) setQuorum(status metav1.ConditionStatus) {
+	e.t.Helper()
+	cluster := &v1alpha1.ApiServerCluster{}
+	e.must(e.client.Get(e.t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo"}, cluster))
+	cluster.Status.Conditions = []metav1.Condition{{Type: v1alpha1.EtcdQuorum, Status: status}}
+	e.must(e.client.Update(e.t.Context(), cluster))
+}
+
+// TestQuorumLostBetweenAttempts checks that the condition does not say that an attempt runs while the next one waits
+// for the quorum.
+func TestQuorumLostBetweenAttempts(t *testing.T) {
+	e := newEnvironment(t)
+	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})
+	e.expect("Running", "Attempt 1 of 3")
+	e.setQuorum(metav1.ConditionFalse)
+	e.expect("Running", "Attempt 1 of 3")
+	e.end("b-try1", corev1.PodFailed, "connection refused")
+	e.expect("Waiting", "the etcd of the ApiServerCluster has no quorum")
+	e.setQuorum(metav1.ConditionTrue)
+	e.expect("Running", "Attempt 2 of 3; the previous one failed: connection refused")
+}
+
 // TestTerminatingPod checks that the result of a pod that is being deleted counts, and that after a failed one the next
 // attempt waits until the pod is gone.
 func TestTerminatingPod(t *testing.T) {
