@@ -155,6 +155,40 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// TestInterruptedSchedule checks that a backup that was created just before the operator stopped is kept by the next
+// operator, whatever the policy: it is unfinished, but must not be replaced, or count as a reason to skip its own time.
+func TestInterruptedSchedule(t *testing.T) {
+	for _, policy := range []v1alpha1.ConcurrencyPolicy{
+		"", v1alpha1.ForbidConcurrent, v1alpha1.ReplaceConcurrent, v1alpha1.AllowConcurrent,
+	} {
+		h := ownedtest.NewHost(t, append(hosted(t), newSchedule(func(s *v1alpha1.ApiServerBackupSchedule) {
+			s.Spec.ConcurrencyPolicy = policy
+		}))...)
+		h.Refuse = func(request string) error {
+			if strings.HasPrefix(request, "status ") {
+				return ownedtest.ErrUnavailable
+			}
+			return nil
+		}
+		if _, err := reconcileSchedule(h); !errors.Is(err, ownedtest.ErrUnavailable) {
+			t.Errorf("%s: %v", policy, err)
+		}
+		h.Refuse = nil
+		h.Events()
+		s, err := reconcileSchedule(h)
+		h.Must(err)
+		if got := backupNames(h); !slices.Equal(got, []string{newest()}) {
+			t.Errorf("policy %q: backups %q", policy, got)
+		}
+		if got := decisions(h); len(got) != 0 {
+			t.Errorf("policy %q: events %q", policy, got)
+		}
+		if at := s.Status.LastScheduleTime; at == nil || !at.Time.Equal(due()) {
+			t.Errorf("policy %q: handled %s, want %s", policy, at, due())
+		}
+	}
+}
+
 // TestRefusedBackup checks that a backup that the hosting cluster refuses, for example because of a quota, is tried
 // again: its time does not count as handled, and expired backups are still deleted.
 func TestRefusedBackup(t *testing.T) {
