@@ -7,9 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,6 +29,15 @@ func (e *environment) expect(reason, message string) {
 	if c == nil || c.Reason != reason || c.Message != message {
 		e.t.Errorf("condition %+v, want %s: %s", c, reason, message)
 	}
+}
+
+// setQuorum reports whether the etcd of the cluster has a quorum.
+func (e *environment) setQuorum(status metav1.ConditionStatus) {
+	e.t.Helper()
+	cluster := &v1alpha1.ApiServerCluster{}
+	e.must(e.client.Get(e.t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo"}, cluster))
+	cluster.Status.Conditions = []metav1.Condition{{Type: v1alpha1.EtcdQuorum, Status: status}}
+	e.must(e.client.Update(e.t.Context(), cluster))
 }
 
 // TestForeignPod checks that a pod of another owner with the name of a backup's pod is reported and stays, that the
@@ -101,15 +113,6 @@ func TestBlocked(t *testing.T) {
 		e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})
 		e.expect("Waiting", test.want)
 	}
-}
-
-// setQuorum reports whether the etcd of the cluster has a quorum.
-func (e *environment) setQuorum(status metav1.ConditionStatus) {
-	e.t.Helper()
-	cluster := &v1alpha1.ApiServerCluster{}
-	e.must(e.client.Get(e.t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo"}, cluster))
-	cluster.Status.Conditions = []metav1.Condition{{Type: v1alpha1.EtcdQuorum, Status: status}}
-	e.must(e.client.Update(e.t.Context(), cluster))
 }
 
 // TestQuorumLostBetweenAttempts checks that the condition does not say that an attempt runs while the next one waits
@@ -245,3 +248,44 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// TestCollector checks the metrics of backups in all phases, one of which has reported no time, and that a failed read
+// is an error instead of missing series, which alerts would not notice.
+func TestCollector(t *testing.T) {
+	at := func(age time.Duration) *metav1.Time { return &metav1.Time{Time: due().Add(-age)} }
+	completed := func(name string, snapshot *metav1.Time, size int64) client.Object {
+		b := scheduled(name, v1alpha1.BackupCompleted, time.Hour)
+		b.Status.StartTime, b.Status.SnapshotTime, b.Status.SizeBytes = at(2*time.Hour), snapshot, size
+		return b
+	}
+	h := ownedtest.NewHost(t,
+		completed("a", nil, 1), completed("b", at(3*time.Hour), 2), completed("c", at(4*time.Hour), 3),
+		scheduled("d", v1alpha1.BackupFailed, 6*time.Hour), scheduled("e", v1alpha1.BackupFailed, 5*time.Hour),
+		scheduled("f", "", 0), scheduled("g", v1alpha1.BackupRunning, 0), newSchedule())
+	registry := prometheus.NewRegistry()
+	h.Must(registry.Register(Collector{h.Client, clocktesting.NewFakeClock(due())}))
+	h.Must(testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP quorate_backup_last_size_bytes Size of the newest completed backup of a cluster.
+# TYPE quorate_backup_last_size_bytes gauge
+quorate_backup_last_size_bytes{cluster="demo",namespace="ns"} 2
+# HELP quorate_backup_last_failure_timestamp_seconds Time at which the newest failed backup of a cluster failed, in seconds since 1970.
+# TYPE quorate_backup_last_failure_timestamp_seconds gauge
+quorate_backup_last_failure_timestamp_seconds{cluster="demo",namespace="ns"} 1.7672076e+09
+# HELP quorate_backups Number of ApiServerBackups of a cluster by phase.
+# TYPE quorate_backups gauge
+quorate_backups{cluster="demo",namespace="ns",phase="Completed"} 3
+quorate_backups{cluster="demo",namespace="ns",phase="Failed"} 2
+quorate_backups{cluster="demo",namespace="ns",phase="Pending"} 1
+quorate_backups{cluster="demo",namespace="ns",phase="Running"} 1
+`), "quorate_backup_last_size_bytes", "quorate_backup_last_failure_timestamp_seconds", "quorate_backups"))
+	for _, failing := range []string{"list ApiServerBackupList", "list ApiServerBackupScheduleList"} {
+		h.Refuse = func(request string) error {
+			if request == failing {
+				return ownedtest.ErrUnavailable
+			}
+			return nil
+		}
+		if _, err := registry.Gather(); err == nil || !strings.Contains(err.Error(), ownedtest.ErrUnavailable.Error()) {
+			t.Errorf("%s fails: %v", failing, err)
+		}
+	}
+}
