@@ -76,6 +76,9 @@ func newSimulation(t *testing.T, seed int64) *simulation {
 		t.Fatal("the fake client cannot watch")
 	}
 	w.raw = raw
+	// The connections to etcd verify certificates by the real clock, so that its time must be in the lifetime of all
+	// certificates, also of those that are issued at the end of the simulation.
+	w.clock.SetTime(time.Now().AddDate(0, -3, 0).Truncate(time.Second))
 	for _, name := range []string{"a", "b"} {
 		operator := *w.reconciler
 		operator.Etcd, operator.Checks = etcd.NewPool(), configuration.NewChecks()

@@ -283,6 +283,18 @@ func TestRegistrationInHost(t *testing.T) {
 	expect(v1alpha1.ReasonNoReadyReplicas)
 	h.CreateAll(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "not-served"}})
 	expect(v1alpha1.ReasonNotServed, routed())
+	failed := false
+	h.Refuse = func(request string) error { // the first read fails
+		if failed || request != "get APIService v1.example.org" {
+			return nil
+		}
+		failed = true
+		return ownedtest.ErrUnavailable
+	}
+	expect(v1alpha1.ReasonRegistrationFailed, routed())
+	if got := h.Names(); !failed || slices.Contains(got, "APIService v1.example.org") {
+		t.Errorf("an APIService that is not served is registered after a failed read: %q", got)
+	}
 	h.Delete("not-served", &corev1.ConfigMap{})
 	expect(v1alpha1.ReasonNotEvaluated, routed())
 	expect(v1alpha1.ReasonNotEvaluated)

@@ -154,7 +154,8 @@ func (s Steps) ensureInHost(ctx context.Context, in Input) Result {
 	return in.result(statuses)
 }
 
-// registerInHost creates or updates an APIService in the host and returns its status.
+// registerInHost creates or updates an APIService in the host and returns its status. If the APIService cannot be read,
+// it is not known whether an API server has to serve its version first.
 func (s Steps) registerInHost(
 	ctx context.Context, g *registrar, in Input, wanted *apiregistrationv1.APIService,
 ) v1alpha1.APIServiceStatus {
@@ -165,8 +166,12 @@ func (s Steps) registerInHost(
 			status.Reason, status.Message = reason, message
 			return status
 		}
+		err = nil
 	}
-	if err := g.ensureAPIService(ctx, wanted); err != nil {
+	if err == nil {
+		err = g.ensureAPIService(ctx, wanted)
+	}
+	if err != nil {
 		status.Available, status.Reason, status.Message =
 			metav1.ConditionFalse, v1alpha1.ReasonRegistrationFailed, err.Error()
 		if errors.Is(err, owned.ErrForeign) {

@@ -19,6 +19,7 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/encryption"
 	"quorate.dev/operator/observed"
 	"quorate.dev/operator/pki"
 	"quorate.dev/operator/reconcile/credentials"
@@ -44,11 +45,12 @@ func ensure(h *ownedtest.Host, now time.Time, pods ...corev1.Pod) (Keys, error) 
 	return EnsureKeys(h.Context(), h.Objects, &observed.State{Cluster: h.Cluster(), Pods: pods}, now)
 }
 
-// replica is a ready API server that reports the hash of its EncryptionConfiguration and stores no objects.
+// replica is a ready API server that reports the hash of its EncryptionConfiguration.
 type replica struct {
 	pod           corev1.Pod
 	credentials   credentials.Set
 	configuration []byte
+	stored        http.Handler // serves stored Secrets; nil: no resource exists
 }
 
 // newReplica starts a replica at a new address.
@@ -97,11 +99,19 @@ func (r *replica) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	case "/api":
 		fmt.Fprint(w, `{"kind":"APIVersions","versions":["v1"]}`)
 	case "/api/v1":
-		fmt.Fprint(w, `{"kind":"APIResourceList","groupVersion":"v1","resources":[]}`)
+		resources := ""
+		if r.stored != nil {
+			resources = `{"name":"secrets","namespaced":true,"kind":"Secret","verbs":["list","patch"]}`
+		}
+		fmt.Fprintf(w, `{"kind":"APIResourceList","groupVersion":"v1","resources":[%s]}`, resources)
 	case "/apis":
 		fmt.Fprint(w, `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`)
 	default:
-		http.NotFound(w, request)
+		if r.stored == nil {
+			http.NotFound(w, request)
+			return
+		}
+		r.stored.ServeHTTP(w, request)
 	}
 }
 
@@ -262,6 +272,51 @@ func TestLostKeys(t *testing.T) {
 	}
 }
 
+// TestLostKeysWithoutPods checks that the loss of the keys is detected while the cluster has no pods, such as a
+// hibernated one: the stored configuration, which has the only copy of the keys, must not be replaced by one without
+// them.
+func TestLostKeysWithoutPods(t *testing.T) {
+	reference := ownedtest.NewHost(t, ownedtest.NewCluster(encrypted("secrets")))
+	keys, err := ensure(reference, ownedtest.Now())
+	reference.Must(err)
+	mounting := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "demo-0", Labels: desired.Labels(reference.Cluster())}}
+	mounting.Spec.Volumes = []corev1.Volume{{Name: "configuration", VolumeSource: corev1.VolumeSource{
+		Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "demo-" + desired.ConfigurationSecret},
+			Items:                []corev1.KeyToPath{{Key: "encryption.config.yaml"}},
+		}}}},
+	}}}
+	plain := func(*v1alpha1.ApiServerCluster) {}
+	for name, test := range map[string]struct {
+		change     func(*v1alpha1.ApiServerCluster)
+		configured bool // a configuration with the keys is stored
+		pods       []corev1.Pod
+		lost       bool
+	}{
+		"encrypted":                     {encrypted("secrets"), true, nil, true},
+		"spec.encryption was removed":   {plain, true, nil, true},
+		"a pod with the keys":           {plain, false, []corev1.Pod{mounting}, true},
+		"encryption was just requested": {encrypted("secrets"), false, nil, false},
+		"never encrypted":               {plain, false, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := ownedtest.NewHost(t, ownedtest.NewCluster(ownedtest.Bootstrapped, test.change))
+			if test.configured {
+				files := desired.Configuration{Encryption: keys.Configuration}.Secret(h.Cluster(), nil, nil)
+				h.Must(h.Create(t.Context(), h.Cluster(), files))
+			}
+			got, err := ensure(h, ownedtest.Now(), test.pods...)
+			h.Must(err)
+			if (got.Lost != nil) != test.lost || test.lost && !strings.Contains(got.Lost.Error(), "is missing") {
+				t.Errorf("lost: %v", got.Lost)
+			}
+			if h.Exists("demo-"+desired.EncryptionSecret, &corev1.Secret{}) {
+				t.Error("the Secret of the keys was created again")
+			}
+		})
+	}
+}
+
 // TestDecryption checks that resources that are no longer in the spec stay encrypted until the user confirms that.
 func TestDecryption(t *testing.T) {
 	h := ownedtest.NewHost(t, ownedtest.NewCluster(encrypted("secrets", "configmaps")))
@@ -301,6 +356,14 @@ func TestKeyDue(t *testing.T) {
 		cluster.Spec.Encryption.Keys = test.keys
 		if reason, _ := due(cluster, keys.State, ownedtest.Now().Add(time.Hour)); (reason != "") != test.due {
 			t.Errorf("%s: %q", name, reason)
+		}
+		// A KMS plugin replaces its keys itself.
+		cluster.Spec.Encryption.Provider = v1alpha1.KMSv2
+		cluster.Spec.Encryption.KMS = &v1alpha1.KMS{Name: "vault", Endpoint: "unix:///run/kms/vault.sock"}
+		plugin := encryption.State{Current: desired.EncryptionScheme(cluster)}
+		plugin.Current.Created = ownedtest.Now()
+		if reason, times := due(cluster, plugin, ownedtest.Now().Add(time.Hour)); reason != "" || len(times) > 0 {
+			t.Errorf("%s, of a KMS plugin: %q at %v", name, reason, times)
 		}
 	}
 }

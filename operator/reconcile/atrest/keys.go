@@ -211,13 +211,14 @@ func isNew(s *observed.State) bool {
 	return !s.Cluster.ExternalEtcd() && !s.Cluster.Bootstrapped() && len(s.Pods) == 0 && len(s.Claims) == 0
 }
 
-// hasEncryption reports whether replicas have an EncryptionConfiguration, or had one before the cluster was hibernated.
-// A hibernated cluster has no pods, so that the stored configuration decides.
+// hasEncryption reports whether replicas have an EncryptionConfiguration, or had one before their pods were deleted,
+// for example because the cluster is hibernated. Without pods the stored configuration decides, also if spec.encryption
+// was removed: the stored objects stay encrypted until the removal is confirmed and all of them are rewritten.
 func hasEncryption(ctx context.Context, objects owned.Objects, s *observed.State) (bool, error) {
 	if slices.ContainsFunc(s.Pods, func(pod corev1.Pod) bool { return desired.MountsEncryption(&pod) }) {
 		return true, nil
 	}
-	if s.Cluster.Spec.Encryption == nil || isNew(s) {
+	if isNew(s) || s.Cluster.Spec.Encryption == nil && len(s.Pods) > 0 {
 		return false, nil
 	}
 	files := &corev1.Secret{}

@@ -89,7 +89,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 
 // advance takes the next step of an unfinished backup. It observes the cluster, the pod and the objects that the pod
 // needs, lets backup.Advance decide, and executes the step. A cluster that does not exist is not an error: the backup
-// waits for it until its timeout.
+// waits for it until its timeout. A pod of another owner with the name of the backup's pod is not one either: the
+// backup waits until the user deletes the pod, as for an object that the pod needs.
 func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.ApiServerBackup) (ctrl.Result, error) {
 	cluster := &v1alpha1.ApiServerCluster{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.ClusterName}, cluster)
@@ -97,13 +98,16 @@ func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.ApiServerBackup) (
 		return ctrl.Result{}, err
 	}
 	found := err == nil
-	pod, err := r.pod(ctx, b, desired.BackupPodName(b))
-	if err != nil {
-		return ctrl.Result{}, err
+	pod, foreign := r.pod(ctx, b, desired.BackupPodName(b))
+	if foreign != nil && !errors.Is(foreign, errForeign) {
+		return ctrl.Result{}, foreign
 	}
 	attempt, err := r.attempt(ctx, b, cluster, pod, blocked(cluster, found))
 	if err != nil {
 		return ctrl.Result{}, err
+	}
+	if foreign != nil {
+		attempt.MissingReason, attempt.Missing = v1alpha1.ReasonPodNotStarting, foreign.Error()
 	}
 	step, reason := backup.Advance(attempt)
 	switch step {
@@ -222,7 +226,7 @@ func (r *Reconciler) wait(ctx context.Context, b *v1alpha1.ApiServerBackup, a ba
 		conditionReason = v1alpha1.ReasonPodNotStarting
 	case a.Missing != "":
 		conditionReason = a.MissingReason
-	case b.Status.Attempts > 0 && a.Pod != backup.PodMissing:
+	case b.Status.Attempts > 0 && a.Pod != backup.PodMissing && a.Pod != backup.PodFailed:
 		conditionReason, reason = v1alpha1.ReasonRunning, attemptMessage(b)
 	}
 	if b.Status.Attempts == 0 {
@@ -403,7 +407,10 @@ func (r *Reconciler) fail(ctx context.Context, b *v1alpha1.ApiServerBackup, reas
 // deleteFinishedPod deletes the pod of a finished backup, except for a pod that has failed, whose log may be needed.
 func (r *Reconciler) deleteFinishedPod(ctx context.Context, b *v1alpha1.ApiServerBackup) error {
 	pod, err := r.pod(ctx, b, desired.BackupPodName(b))
-	if err != nil || pod == nil || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed {
+	switch {
+	case errors.Is(err, errForeign):
+		return nil
+	case err != nil, pod == nil, pod.DeletionTimestamp != nil, pod.Status.Phase == corev1.PodFailed:
 		return err
 	}
 	return client.IgnoreNotFound(r.Client.Delete(ctx, pod))

@@ -34,14 +34,25 @@ import (
 
 // environment is a simulated hosting cluster with the ApiServerCluster demo, whose etcd has a quorum.
 type environment struct {
-	t        *testing.T
-	client   client.Client
-	clock    *clocktesting.FakeClock
-	identity string
-	events   []string
+	t      *testing.T
+	client client.Client
+	clock  *clocktesting.FakeClock
+	events []string
 }
 
 func newEnvironment(t *testing.T) *environment {
+	t.Helper()
+	e := &environment{t: t, clock: clocktesting.NewFakeClock(ownedtest.Now())}
+	e.client = fake.NewClientBuilder().WithScheme(ownedtest.NewScheme(t)).
+		WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithStatusSubresource(&v1alpha1.ApiServerBackup{},
+		&v1alpha1.ApiServerBackupSchedule{}, &corev1.Pod{}).WithObjects(hosted(t)...).
+		WithInterceptorFuncs(interceptor.Funcs{Create: e.createAt}).Build()
+	return e
+}
+
+// hosted returns the ApiServerCluster demo, whose etcd has a quorum, with its Secrets, and the destination and the
+// recipients of its backups.
+func hosted(t *testing.T) []client.Object {
 	t.Helper()
 	pair, err := age.GenerateX25519Identity()
 	if err != nil {
@@ -53,26 +64,22 @@ func newEnvironment(t *testing.T) *environment {
 		Members:    []v1alpha1.MemberStatus{{Name: "demo-0", Role: "leader"}, {Name: "demo-1", Role: "learner"}},
 		Conditions: []metav1.Condition{{Type: v1alpha1.EtcdQuorum, Status: metav1.ConditionTrue}},
 	}
-	e := &environment{
-		t: t, clock: clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)), identity: pair.String(),
+	secret := func(name string, data map[string]string) *corev1.Secret {
+		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{}}
+		for key, value := range data {
+			s.Data[key] = []byte(value)
+		}
+		return s
 	}
-	e.client = fake.NewClientBuilder().WithScheme(ownedtest.NewScheme(t)).
-		WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithStatusSubresource(&v1alpha1.ApiServerBackup{},
-		&v1alpha1.ApiServerBackupSchedule{}, &corev1.Pod{}).WithObjects(cluster,
-		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "backups"}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo-service-account"}, Data: map[string][]byte{
-			desired.ServiceAccountPublicKey: []byte("public"), desired.ServiceAccountPrivateKey: []byte("private"),
-		}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo-etcd-client"}, Data: map[string][]byte{
-			corev1.TLSCertKey: []byte("certificate"), corev1.TLSPrivateKeyKey: []byte("key"),
-		}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo-etcd-client-ca"}, Data: map[string][]byte{
-			corev1.TLSCertKey: []byte("authority"),
-		}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keys"}, Data: map[string][]byte{
-			desired.RecipientsKey: []byte(pair.Recipient().String()),
-		}}).WithInterceptorFuncs(interceptor.Funcs{Create: e.createAt}).Build()
-	return e
+	return []client.Object{
+		cluster, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "backups"}},
+		secret("demo-service-account", map[string]string{
+			desired.ServiceAccountPublicKey: "public", desired.ServiceAccountPrivateKey: "private",
+		}),
+		secret("demo-etcd-client", map[string]string{corev1.TLSCertKey: "certificate", corev1.TLSPrivateKeyKey: "key"}),
+		secret("demo-etcd-client-ca", map[string]string{corev1.TLSCertKey: "authority"}),
+		secret("keys", map[string]string{desired.RecipientsKey: pair.Recipient().String()}),
+	}
 }
 
 // createAt creates an object with a creation time, as an API server does.

@@ -33,7 +33,7 @@
 //   - A reconciliation of a backup takes one step. An attempt is recorded before its pod is created, and all status
 //     writes of a backup have an optimistic lock, so that the operator may stop between any two steps and two operators
 //     do not count an attempt twice.
-//   - At most one pod of a backup exists: the pods of all attempts have the same name.
+//   - At most one pod of a backup runs: an attempt is recorded only after the pod of the previous one has ended.
 //   - Data is never deleted while a pod of the backup could still write it.
 //   - A schedule never deletes its newest completed backup, nor a backup that a cluster is being restored from.
 //   - Secrets are mounted by the pod, or sealed for the recipients of the user. They are not part of a status, event or

@@ -7,7 +7,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"quorate.dev/operator/api/v1alpha1"
@@ -110,13 +112,17 @@ func (s *backupSummary) add(b *v1alpha1.ApiServerBackup, now time.Time) {
 	s.phases[phase]++
 	switch {
 	case b.Status.CompletionTime != nil && backup.Ahead(b.Status.CompletionTime.Time, now):
-	case phase == v1alpha1.BackupCompleted &&
-		(s.completed == nil || s.completed.Status.SnapshotTime.Before(b.Status.SnapshotTime)):
+	case phase == v1alpha1.BackupCompleted && (s.completed == nil || snapshotTime(s.completed).Before(snapshotTime(b))):
 		s.completed = b
 	case phase == v1alpha1.BackupFailed &&
 		(s.failed == nil || s.failed.Status.CompletionTime.Before(b.Status.CompletionTime)):
 		s.failed = b
 	}
+}
+
+// snapshotTime returns the time of the data of a completed backup, or zero if the pod of the backup did not report it.
+func snapshotTime(b *v1alpha1.ApiServerBackup) time.Time {
+	return ptr.Deref(b.Status.SnapshotTime, metav1.Time{}).Time
 }
 
 func (s *backupSummary) collect(k clusterKey, metrics chan<- prometheus.Metric) {

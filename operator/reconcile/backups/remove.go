@@ -65,7 +65,10 @@ func (r *Reconciler) deleteOnce(ctx context.Context, pod *corev1.Pod) error {
 func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup) (bool, error) {
 	keep := b.Spec.DeletionPolicy != v1alpha1.BackupDelete || b.Status.Path == ""
 	pod, err := r.pod(ctx, b, desired.DeletePodName(b))
-	if err != nil && !(keep && errors.Is(err, errForeign)) {
+	if foreign := errors.Is(err, errForeign); err != nil && !(foreign && keep) {
+		if foreign {
+			r.deletionFailed(b, err.Error())
+		}
 		return false, err
 	}
 	switch {
@@ -82,9 +85,14 @@ func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup
 	if problem == "" {
 		return false, nil
 	}
+	r.deletionFailed(b, problem)
+	return false, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
+}
+
+// deletionFailed records an event that the data of a backup could not be deleted.
+func (r *Reconciler) deletionFailed(b *v1alpha1.ApiServerBackup, problem string) {
 	r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonDataDeletionFailed,
 		"Failed to delete the data, retrying; set deletionPolicy to Retain to keep it: "+problem)
-	return false, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
 }
 
 // deletionProblem returns why the pod that deletes the data of a backup has to be replaced now, or "": the pod failed

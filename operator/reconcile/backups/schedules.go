@@ -105,7 +105,7 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		s.Status.LastSuccessfulTime = &metav1.Time{Time: newest.Succeeded}
 	}
 	if invalid == nil {
-		decision := backup.Decide(times, observation(s, active, hibernated, now))
+		decision := resumed(s, backups, backup.Decide(times, observation(s, active, hibernated, now)))
 		next = decision.Next
 		failures = r.apply(ctx, s, decision)
 		healthy, reason, message := backup.Health(times, backup.Record{
@@ -209,6 +209,25 @@ func observation(
 	return o
 }
 
+// resumed returns a decision that also holds if the backup of its scheduled time exists, because the operator has
+// stopped after its creation. That backup is not finished, but neither is it replaced by itself, nor is the scheduled
+// time skipped because of it.
+func resumed(
+	s *v1alpha1.ApiServerBackupSchedule, backups *v1alpha1.ApiServerBackupList, d backup.Decision,
+) backup.Decision {
+	name := backupName(s, d.Handled)
+	if !d.Handled.IsZero() &&
+		slices.ContainsFunc(backups.Items, func(b v1alpha1.ApiServerBackup) bool { return b.Name == name }) {
+		d.Create, d.Delete, d.Missed = true, nil, ""
+	}
+	return d
+}
+
+// backupName returns the name of the backup of a scheduled time. It has the same form as for the Jobs of a CronJob.
+func backupName(s *v1alpha1.ApiServerBackupSchedule, at time.Time) string {
+	return fmt.Sprintf("%s-%d", s.Name, at.Unix()/60)
+}
+
 // apply executes a decision and records the scheduled time as handled. The name of a backup follows from its scheduled
 // time, so that the repetition of a decision does not create a second backup.
 func (r *ScheduleReconciler) apply(ctx context.Context, s *v1alpha1.ApiServerBackupSchedule, d backup.Decision) error {
@@ -237,8 +256,7 @@ func (r *ScheduleReconciler) apply(ctx context.Context, s *v1alpha1.ApiServerBac
 func (r *ScheduleReconciler) create(ctx context.Context, s *v1alpha1.ApiServerBackupSchedule, at time.Time) error {
 	b := &v1alpha1.ApiServerBackup{
 		ObjectMeta: metav1.ObjectMeta{
-			// The same scheme as for the Jobs of a CronJob.
-			Namespace: s.Namespace, Name: fmt.Sprintf("%s-%d", s.Name, at.Unix()/60),
+			Namespace: s.Namespace, Name: backupName(s, at),
 			Labels: map[string]string{desired.ScheduleLabel: s.Name, desired.ManagedByLabel: desired.ManagedBy},
 		},
 		Spec: v1alpha1.ApiServerBackupSpec(*s.Spec.Template.DeepCopy()),

@@ -189,7 +189,10 @@ func TestHolders(t *testing.T) {
 		}}
 	}
 	own, others, pending := kubeconfig("own", "demo"), kubeconfig("others", "other"), kubeconfig("pending", "demo")
-	h := ownedtest.NewHost(t, cluster, own, published(own), others, published(others), pending)
+	deleted := kubeconfig("deleted", "demo")
+	deleted.DeletionTimestamp, deleted.Finalizers = &metav1.Time{Time: ownedtest.Now()}, []string{"example.org/wait"}
+	h := ownedtest.NewHost(t, cluster, own, published(own), others, published(others), pending,
+		deleted, published(deleted))
 	_, _, err := reconcile(t, h, ownedtest.Now())
 	h.Must(err)
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo-0"}}

@@ -75,7 +75,8 @@ func NewHost(t testing.TB, objects ...client.Object) *Host {
 		// the default one takes long to build, for server-side apply
 		WithTypeConverters(managedfields.NewDeducedTypeConverter()).
 		WithStatusSubresource(
-			&v1alpha1.ApiServerCluster{}, &v1alpha1.ApiServerBackup{}, &corev1.Pod{}, &apiregistrationv1.APIService{}).Build()
+			&v1alpha1.ApiServerCluster{}, &v1alpha1.ApiServerBackup{}, &v1alpha1.ApiServerBackupSchedule{}, &corev1.Pod{},
+			&apiregistrationv1.APIService{}).Build()
 	intercepted := h.intercepted()
 	h.Objects = owned.Objects{Client: intercepted, Reader: intercepted, Recorder: h}
 	return h
