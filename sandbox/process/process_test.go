@@ -150,6 +150,33 @@ func alive(id int) bool {
 	return !strings.HasPrefix(state, "Z")
 }
 
+// TestTail checks the excerpt of a log in termination messages and in errors.
+func TestTail(t *testing.T) {
+	for name, test := range map[string]struct{ log, want string }{
+		"empty":                            {"", ""},
+		"one line":                         {"panic\n", "panic"},
+		"as long as the limit":             {"0123456\nabcdefg\n", "0123456\nabcdefg"},
+		"longer, without the partial line": {"started\n012345\nabcdefg", "012345\nabcdefg"},
+		"longer, with space at its end":    {"first line\n0123456\nabc\n\n\n", "0123456\nabc"},
+		"a last line above the limit":      {"started\npanic: 0123456789abcdef\n", "123456789abcdef"},
+		"only one line, above the limit":   {"panic: 0123456789abcdef", "0123456789abcdef"},
+	} {
+		file := filepath.Join(t.TempDir(), "log")
+		if err := os.WriteFile(file, []byte(test.log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := Tail(file, 16); got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+	if got := Tail(filepath.Join(t.TempDir(), "missing"), 16); got != "" {
+		t.Errorf("without a log: got %q", got)
+	}
+	if got := Tail(t.TempDir(), 16); got != "" {
+		t.Errorf("a directory: got %q", got)
+	}
+}
+
 func TestBackoff(t *testing.T) {
 	var b Backoff
 	for i, want := range []time.Duration{0, 1, 2, 4, 8, 16, 30, 30} {
