@@ -152,6 +152,26 @@ func expect(t *testing.T, folder string, want map[string]string) {
 	}
 }
 
+// TestFailedWriteLeavesNothing writes contents that the file system rejects, as the agent does again and again while
+// the cause remains. The folder keeps its former content, and no partial copies.
+func TestFailedWriteLeavesNothing(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "volume")
+	if err := Write(folder, Content{"a": {Data: []byte("1"), Mode: 0o644}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		err := Write(folder, Content{"a": {Data: []byte("2"), Mode: 0o644}, "a/b": {Data: []byte("3"), Mode: 0o644}})
+		if err == nil || !strings.Contains(err.Error(), "not a directory") {
+			t.Errorf("got the error %v for a path below a file", err)
+		}
+	}
+	expect(t, folder, map[string]string{"a": "1"})
+	entries, err := os.ReadDir(folder)
+	if err != nil || len(entries) != 3 { // the content, ..data and a
+		t.Errorf("the folder has %v, error %v", entries, err)
+	}
+}
+
 func TestWriteStaysInside(t *testing.T) {
 	for _, path := range []string{"../x", "/x", "a/../../x", "..data", "..x/y", ""} {
 		if err := Write(t.TempDir(), Content{path: {Mode: 0o644}}); err == nil {
