@@ -64,25 +64,30 @@ func notes(version, changelog, upgrades string) (string, error) {
 }
 
 // section returns the body of the first section whose heading has the given level, such as "## ", and matches. The
-// section ends at the next heading of the same or a higher level.
+// section ends at the next heading of the same or a higher level. Lines of code blocks, such as comments of a shell,
+// are no headings. The result is empty if there is no such section, or if its body is empty.
 func section(text, level string, matches func(heading string) bool) string {
 	var body strings.Builder
-	inside := false
+	inside, inCode := false, false
 	for line := range strings.Lines(text) {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			inCode = !inCode
+		}
 		heading, found := strings.CutPrefix(line, level)
 		hashes, _, isHeading := strings.Cut(line, " ")
-		isHeading = isHeading && hashes != "" && strings.Trim(hashes, "#") == ""
-		switch {
-		case inside && isHeading && len(hashes) < len(level):
-			return strings.TrimSpace(body.String()) + "\n"
-		case inside:
+		isHeading = isHeading && !inCode && hashes != "" && strings.Trim(hashes, "#") == ""
+		if inside && isHeading && len(hashes) < len(level) {
+			break
+		}
+		if inside {
 			body.WriteString(line)
-		case found:
+		} else if found && isHeading {
 			inside = matches(strings.TrimSpace(heading))
 		}
 	}
-	if !inside {
+	text = strings.TrimSpace(body.String())
+	if text == "" {
 		return ""
 	}
-	return strings.TrimSpace(body.String()) + "\n"
+	return text + "\n"
 }

@@ -56,6 +56,28 @@ func TestNotes(t *testing.T) {
 	}
 }
 
+// TestSection checks where sections begin and end.
+func TestSection(t *testing.T) {
+	const code = "### To 1\n\n```sh\n# Apply it.\nkubectl apply\n```\n\nThen wait.\n\n#### Details\n\nMore.\n"
+	const want = "```sh\n# Apply it.\nkubectl apply\n```\n\nThen wait.\n\n#### Details\n\nMore.\n"
+	for name, test := range map[string]struct{ text, want string }{
+		"at the end":                     {code, want},
+		"before one of the same level":   {code + "### To 2\n\nOther.\n", want},
+		"before one of a higher level":   {code + "## Later\n\nOther.\n", want},
+		"after a heading in a block":     {"```md\n### To 1\n```\n\n" + code, want},
+		"after one of a lower level":     {"#### To 1\n\nOther.\n" + code, want},
+		"only of a lower level":          {"#### To 1\n\nOther.\n", ""},
+		"only in a block":                {"```md\n### To 1\n\nOther.\n```\n", ""},
+		"without content":                {"### To 1\n\n### To 2\n\nOther.\n", ""},
+		"a word that begins with a hash": {"### To 1\n\n#1 is fixed.\n", "#1 is fixed.\n"},
+	} {
+		got := section(test.text, "### ", func(heading string) bool { return heading == "To 1" })
+		if got != test.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, test.want)
+		}
+	}
+}
+
 // TestThisVersion checks that the version in VERSION can be released.
 func TestThisVersion(t *testing.T) {
 	const root = "../.."
