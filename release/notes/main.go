@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,13 +21,14 @@ func main() {
 	root := flag.String("root", ".", "Directory of the repository.")
 	version := flag.String("version", "", "Version. Default: that in the file VERSION.")
 	flag.Parse()
-	if err := run(*root, *version); err != nil {
+	if err := run(os.Stdout, *root, *version); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(1)
 	}
 }
 
-func run(root, version string) error {
+// run writes the notes of a version, or of the version in the file VERSION, to out.
+func run(out io.Writer, root, version string) error {
 	current, err := manifest.Version(root)
 	if err != nil {
 		return err
@@ -43,7 +45,7 @@ func run(root, version string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Print(notes)
+	_, err = io.WriteString(out, notes)
 	return err
 }
 
