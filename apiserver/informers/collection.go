@@ -184,7 +184,12 @@ func keyOf(entry *watchcache.Entry) string {
 // decoded returns the object of an entry. The object is shared and must not be changed.
 func (o *open) decoded(entry *watchcache.Entry) (runtime.Object, error) {
 	decode := func() (runtime.Object, error) { return o.decode(entry) }
-	return o.memo.at(entry.Path(), entry.Revision(), len(entry.Stored()), decode).object()
+	state := o.memo.at(entry.Path(), entry.Revision(), len(entry.Stored()), decode)
+	object, err := state.object()
+	if err != nil {
+		o.memo.forget(entry.Path(), state)
+	}
+	return object, err
 }
 
 // readable returns the object of an entry, or nil if the entry is nil or cannot be decoded, which it logs.

@@ -1,7 +1,12 @@
 package informers_test
 
 import (
+	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-logr/logr/testr"
@@ -11,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientinformers "k8s.io/client-go/informers"
@@ -22,6 +28,7 @@ import (
 	"quorate.dev/apiserver/informers"
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/serviceresolver"
 )
 
 var (
@@ -29,8 +36,11 @@ var (
 	rule  = rules.GroupVersion().WithKind("Rule")
 )
 
-// defineRules returns the definition of rules. Their color defaults to the given one.
-func defineRules(t *testing.T, uid types.UID, color string) *resource.Definition {
+// defineRules returns the definition of rules. Their color defaults to the given one. The functions change the
+// CustomResourceDefinition.
+func defineRules(
+	t *testing.T, uid types.UID, color string, changes ...func(*apiextensionsv1.CustomResourceDefinition),
+) *resource.Definition {
 	t.Helper()
 	properties := map[string]apiextensionsv1.JSONSchemaProps{
 		"color": {Type: "string", Default: &apiextensionsv1.JSON{Raw: fmt.Appendf(nil, "%q", color)}},
@@ -48,8 +58,15 @@ func defineRules(t *testing.T, uid types.UID, color string) *resource.Definition
 				}}},
 		},
 	}
+	for _, change := range changes {
+		change(definition)
+	}
 	definition.Status = crd.Conditions(definition, crd.Claim(), true)
-	builder, err := crd.NewBuilder(&lazy.Set{}, nil, clock.RealClock{})
+	converters, err := crd.NewConverters(nil, serviceresolver.Clients{MaxResponse: 1 << 20}.Wrap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	builder, err := crd.NewBuilder(&lazy.Set{}, converters, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,6 +162,89 @@ func TestDynamicFollowsCustomResources(t *testing.T) {
 	}
 	serve(defineRules(t, "3", "green"))
 	await(t, "served again", func() bool { return colorOf(t, lister, "a") == "green" })
+}
+
+// converter is a conversion webhook, which converts nothing but apiVersion.
+type converter struct {
+	*httptest.Server
+	fails atomic.Bool  // all calls fail
+	calls atomic.Int64 // number of successful calls
+}
+
+func startConverter(t *testing.T) *converter {
+	t.Helper()
+	c := &converter{}
+	c.Server = httptest.NewTLSServer(c)
+	t.Cleanup(func() {
+		c.CloseClientConnections()
+		c.Close()
+	})
+	return c
+}
+
+// ServeHTTP implements http.Handler.
+func (c *converter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var review apiextensionsv1.ConversionReview
+	if err := json.NewDecoder(r.Body).Decode(&review); err != nil || c.fails.Load() {
+		http.Error(w, fmt.Sprintf("unavailable, or %v", err), http.StatusServiceUnavailable)
+		return
+	}
+	c.calls.Add(1)
+	review.Response = &apiextensionsv1.ConversionResponse{
+		UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess},
+	}
+	for _, raw := range review.Request.Objects {
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(raw.Raw); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		object.SetAPIVersion(review.Request.DesiredAPIVersion)
+		review.Response.ConvertedObjects = append(review.Response.ConvertedObjects, runtime.RawExtension{Object: object})
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(review)
+}
+
+// TestDynamicReadsAgainAfterFailedConversion checks that the parameters of a policy can be read when their conversion
+// webhook is available again, although they have not changed, and that the result of a conversion is cached.
+func TestDynamicReadsAgainAfterFailedConversion(t *testing.T) {
+	w, factory, serve := dynamic(t)
+	webhook := startConverter(t)
+	serve(defineRules(t, "1", "red", func(d *apiextensionsv1.CustomResourceDefinition) {
+		converted := *d.Spec.Versions[0].DeepCopy()
+		converted.Name, converted.Storage = "v1beta1", false
+		d.Spec.Versions = append(d.Spec.Versions, converted)
+		d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+			Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
+				ClientConfig: &apiextensionsv1.WebhookClientConfig{
+					URL: &webhook.URL,
+					CABundle: pem.EncodeToMemory(&pem.Block{
+						Type: "CERTIFICATE", Bytes: webhook.Certificate().Raw,
+					}),
+				},
+				ConversionReviewVersions: []string{"v1"},
+			},
+		}
+	}))
+	createRule(t, w, "a")
+	informer := forResource(t, factory, schema.GroupVersionResource{
+		Group: rules.Group, Version: "v1beta1", Resource: rules.Resource,
+	})
+	await(t, "the object exists", func() bool { return len(informer.Informer().GetIndexer().ListKeys()) == 1 })
+	webhook.fails.Store(true)
+	if object, err := informer.Lister().Get("a"); err == nil {
+		t.Errorf("without the webhook: got %v", object)
+	}
+	webhook.fails.Store(false)
+	for range 2 {
+		if color := colorOf(t, informer.Lister(), "a"); color != "red" {
+			t.Errorf("with the webhook: got the color %q", color)
+		}
+	}
+	if calls := webhook.calls.Load(); calls != 1 {
+		t.Errorf("one object was converted %d times", calls)
+	}
 }
 
 func TestDynamicServesBuiltInKindsAsTypedObjects(t *testing.T) {

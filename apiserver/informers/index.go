@@ -75,7 +75,9 @@ func (x *index) set(object any, present bool) {
 	}
 	var values []string
 	if present {
-		values, _ = x.function(object)
+		if values, err = x.function(object); err != nil {
+			values = nil
+		}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -44,6 +44,17 @@ func (r memoEntry) bytes() (sum int) {
 	return sum
 }
 
+// without returns the entry without a state.
+func (r memoEntry) without(state *decodedState) memoEntry {
+	if r.last == state {
+		return memoEntry{last: r.former}
+	}
+	if r.former == state {
+		r.former = nil
+	}
+	return r
+}
+
 // decodedState is one state of an object. The first call of object decodes it; concurrent callers wait for the result.
 type decodedState struct {
 	revision int64
@@ -81,4 +92,24 @@ func (m *memo) add(path string, added memoEntry) {
 	if m.bytes > memoBytes/2 {
 		m.young, m.old, m.bytes = nil, m.young, 0
 	}
+}
+
+// forget removes a state that failed to decode, so that the next read decodes the object again. The failure of a
+// conversion webhook may be temporary.
+func (m *memo) forget(path string, failed *decodedState) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bytes -= m.young[path].bytes()
+	for _, generation := range []map[string]memoEntry{m.young, m.old} {
+		known, ok := generation[path]
+		if !ok {
+			continue
+		}
+		if known = known.without(failed); known.last == nil {
+			delete(generation, path)
+		} else {
+			generation[path] = known
+		}
+	}
+	m.bytes += m.young[path].bytes()
 }

@@ -3,10 +3,13 @@ package informers
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
+
+	"quorate.dev/apiserver/watchcache"
 )
 
 // store implements a read-only cache.Indexer on the watch cache. Methods that cannot return an error log it.
@@ -145,11 +148,24 @@ func (s store) objects(keys []string) ([]any, error) {
 
 // ListIndexFuncValues implements cache.Indexer.
 func (s store) ListIndexFuncValues(name string) []string {
+	if name == cache.NamespaceIndex {
+		return s.namespaces()
+	}
 	index, err := s.index(name)
 	if err != nil {
 		return nil
 	}
 	return index.allValues()
+}
+
+// namespaces returns the sorted namespaces of the objects.
+func (s store) namespaces() []string {
+	var namespaces []string
+	s.report(s.forEach("", func(_ *open, entry *watchcache.Entry) {
+		namespaces = append(namespaces, entry.Namespace())
+	}))
+	slices.Sort(namespaces)
+	return slices.Compact(namespaces)
 }
 
 func (i *informer) index(name string) (*index, error) {

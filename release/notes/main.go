@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,13 +21,14 @@ func main() {
 	root := flag.String("root", ".", "Directory of the repository.")
 	version := flag.String("version", "", "Version. Default: that in the file VERSION.")
 	flag.Parse()
-	if err := run(*root, *version); err != nil {
+	if err := run(os.Stdout, *root, *version); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(1)
 	}
 }
 
-func run(root, version string) error {
+// run writes the notes of a version, or of the version in the file VERSION, to out.
+func run(out io.Writer, root, version string) error {
 	current, err := manifest.Version(root)
 	if err != nil {
 		return err
@@ -43,7 +45,7 @@ func run(root, version string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Print(notes)
+	_, err = io.WriteString(out, notes)
 	return err
 }
 
@@ -64,25 +66,30 @@ func notes(version, changelog, upgrades string) (string, error) {
 }
 
 // section returns the body of the first section whose heading has the given level, such as "## ", and matches. The
-// section ends at the next heading of the same or a higher level.
+// section ends at the next heading of the same or a higher level. Lines of code blocks, such as comments of a shell,
+// are no headings. The result is empty if there is no such section, or if its body is empty.
 func section(text, level string, matches func(heading string) bool) string {
 	var body strings.Builder
-	inside := false
+	inside, inCode := false, false
 	for line := range strings.Lines(text) {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			inCode = !inCode
+		}
 		heading, found := strings.CutPrefix(line, level)
 		hashes, _, isHeading := strings.Cut(line, " ")
-		isHeading = isHeading && hashes != "" && strings.Trim(hashes, "#") == ""
-		switch {
-		case inside && isHeading && len(hashes) < len(level):
-			return strings.TrimSpace(body.String()) + "\n"
-		case inside:
+		isHeading = isHeading && !inCode && hashes != "" && strings.Trim(hashes, "#") == ""
+		if inside && isHeading && len(hashes) < len(level) {
+			break
+		}
+		if inside {
 			body.WriteString(line)
-		case found:
+		} else if found && isHeading {
 			inside = matches(strings.TrimSpace(heading))
 		}
 	}
-	if !inside {
+	text = strings.TrimSpace(body.String())
+	if text == "" {
 		return ""
 	}
-	return strings.TrimSpace(body.String()) + "\n"
+	return text + "\n"
 }

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -366,6 +367,50 @@ func (w *testAgent) deletion(pod *corev1.Pod) {
 		return apierrors.IsNotFound(podErr) && apierrors.IsNotFound(claimErr) && err == nil &&
 			len(list.Items) == 0 && len(left) == 0
 	})
+}
+
+// TestRetainedVolumeKeepsItsData deletes the claim of a volume whose reclaim policy a user has changed to Retain, and
+// then the volume. Both leave the folder with the data to the user.
+func TestRetainedVolumeKeepsItsData(t *testing.T) {
+	w := start(t)
+	core := w.client.CoreV1()
+	w.createDependencies()
+	var volume *corev1.PersistentVolume
+	phase := func(want corev1.PersistentVolumePhase) func() bool {
+		return func() bool {
+			list, err := core.PersistentVolumes().List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(list.Items) != 1 {
+				return false
+			}
+			volume = &list.Items[0]
+			return volume.Status.Phase == want
+		}
+	}
+	w.await("the volume is bound", phase(corev1.VolumeBound))
+	file := filepath.Join(volume.Spec.HostPath.Path, "file")
+	if err := os.WriteFile(file, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	retain := []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
+	if _, err := core.PersistentVolumes().Patch(
+		t.Context(), volume.Name, types.MergePatchType, retain, metav1.PatchOptions{},
+	); err != nil {
+		t.Fatal(err)
+	}
+	if err := core.PersistentVolumeClaims("default").Delete(t.Context(), "data", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.await("the volume is released", phase(corev1.VolumeReleased))
+	if err := core.PersistentVolumes().Delete(t.Context(), volume.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.await("the volume is gone", func() bool {
+		_, err := core.PersistentVolumes().Get(t.Context(), volume.Name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+	if data, err := os.ReadFile(file); err != nil || string(data) != "data" {
+		t.Errorf("the file has %q, error %v", data, err)
+	}
 }
 
 func TestPodsThatTerminate(t *testing.T) {

@@ -132,8 +132,8 @@ func uses(pod *corev1.Pod, claim string) bool {
 	})
 }
 
-// reclaim deletes the provisioned volumes of claims that do not exist anymore. It deletes the folder of a volume first,
-// because the volume is the only reference to the folder.
+// reclaim deletes the provisioned volumes of claims that do not exist anymore, except for volumes with the reclaim
+// policy Retain.
 func (a *Agent) reclaim(ctx context.Context) error {
 	list, err := a.lister.volumes.List(labels.Everything())
 	if err != nil {
@@ -148,22 +148,48 @@ func (a *Agent) reclaim(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
+// reclaimVolume deletes the folder of a volume first, because the volume is the only reference to the folder.
 func (a *Agent) reclaimVolume(ctx context.Context, volume *corev1.PersistentVolume) error {
 	if used, err := a.claimExists(ctx, volume.Spec.ClaimRef); used || err != nil {
 		return err
 	}
+	if volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
+		return ignore(a.retainVolume(ctx, volume), apierrors.IsConflict, apierrors.IsNotFound)
+	}
 	if err := os.RemoveAll(volume.Spec.HostPath.Path); err != nil {
 		return err
 	}
-	api := a.options.Client.CoreV1().PersistentVolumes()
-	if slices.Contains(volume.Finalizers, volumes.PVProtectionFinalizer) {
-		released := volume.DeepCopy()
-		released.Finalizers = without(released.Finalizers, volumes.PVProtectionFinalizer)
-		if _, err := api.Update(ctx, released, metav1.UpdateOptions{}); err != nil {
-			return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
-		}
+	if err := a.releaseVolume(ctx, volume); err != nil {
+		return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
 	}
-	return ignore(api.Delete(ctx, volume.Name, metav1.DeleteOptions{}), apierrors.IsNotFound)
+	err := a.options.Client.CoreV1().PersistentVolumes().Delete(ctx, volume.Name, metav1.DeleteOptions{})
+	return ignore(err, apierrors.IsNotFound)
+}
+
+// retainVolume sets the phase of a volume without a claim to Released, or lets the API server delete the volume if a
+// user has requested its deletion. The folder stays in both cases.
+func (a *Agent) retainVolume(ctx context.Context, volume *corev1.PersistentVolume) error {
+	if volume.DeletionTimestamp != nil {
+		return a.releaseVolume(ctx, volume)
+	}
+	if volume.Status.Phase == corev1.VolumeReleased {
+		return nil
+	}
+	released := volume.DeepCopy()
+	released.Status.Phase = corev1.VolumeReleased
+	_, err := a.options.Client.CoreV1().PersistentVolumes().UpdateStatus(ctx, released, metav1.UpdateOptions{})
+	return err
+}
+
+// releaseVolume removes the finalizer of a volume.
+func (a *Agent) releaseVolume(ctx context.Context, volume *corev1.PersistentVolume) error {
+	if !slices.Contains(volume.Finalizers, volumes.PVProtectionFinalizer) {
+		return nil
+	}
+	released := volume.DeepCopy()
+	released.Finalizers = without(released.Finalizers, volumes.PVProtectionFinalizer)
+	_, err := a.options.Client.CoreV1().PersistentVolumes().Update(ctx, released, metav1.UpdateOptions{})
+	return err
 }
 
 // claimExists reports whether a referenced claim exists. Because the answer no leads to the deletion of data, and

@@ -95,6 +95,153 @@ func TestExitCodeAndLog(t *testing.T) {
 	await(t, log, "leaving")
 }
 
+// TestProcessGetsOnlyWhatItsCommandStates reads the attributes of a running process from the kernel: its arguments,
+// environment, directory and process group. Ctrl-C in the terminal does not reach the group.
+func TestProcessGetsOnlyWhatItsCommandStates(t *testing.T) {
+	t.Setenv("INHERITED", "1")
+	p, log := start(t, "wait")
+	await(t, log, "waiting")
+	for name, want := range map[string]string{
+		"cmdline": "quorate\x00wait\x00",
+		"environ": "PROCESS_TEST_CHILD=1\x00",
+	} {
+		got, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.ID(), name))
+		if err != nil || string(got) != want {
+			t.Errorf("%s: got %q, error %v, want %q", name, got, err, want)
+		}
+	}
+	if got, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.ID())); err != nil || got != filepath.Dir(log) {
+		t.Errorf("the working directory is %q, error %v, want %q", got, err, filepath.Dir(log))
+	}
+	if group, err := syscall.Getpgid(p.ID()); err != nil || group != p.ID() {
+		t.Errorf("process %d is in the process group %d, error %v", p.ID(), group, err)
+	}
+}
+
+// TestProcessWithoutEnvironment checks that a command without variables inherits none either.
+func TestProcessWithoutEnvironment(t *testing.T) {
+	t.Setenv("INHERITED", "1")
+	executable, err := exec.LookPath("env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spawner := NewSpawner()
+	defer spawner.Close()
+	log := filepath.Join(t.TempDir(), "env.log")
+	p, err := spawner.Start(Command{Executable: executable, Name: "env", LogFile: log, Directory: filepath.Dir(log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.Done()
+	if exit, _ := p.Exit(); exit.Code != 0 {
+		t.Fatalf("got %+v", exit)
+	}
+	if printed, err := os.ReadFile(log); err != nil || len(printed) > 0 {
+		t.Errorf("the process has the variables %q, error %v", printed, err)
+	}
+}
+
+// TestStartFailures checks the errors of commands that cannot start, and that the Spawner starts others afterwards.
+func TestStartFailures(t *testing.T) {
+	spawner := NewSpawner()
+	defer spawner.Close()
+	directory := t.TempDir()
+	file := filepath.Join(directory, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	valid := command(filepath.Join(directory, "child.log"), "exit")
+	for name, test := range map[string]struct {
+		change func(*Command)
+		want   string
+	}{
+		"a log below a file": {
+			func(c *Command) { c.LogFile = filepath.Join(file, "child.log") }, "open the log: mkdir",
+		},
+		"a log that is a directory": {func(c *Command) { c.LogFile = directory }, "open the log: open"},
+		"no executable": {
+			func(c *Command) { c.Executable = filepath.Join(directory, "missing") }, "start quorate: fork/exec",
+		},
+		"no working directory": {
+			func(c *Command) { c.Directory = filepath.Join(directory, "missing") }, "start quorate: fork/exec",
+		},
+	} {
+		changed := valid
+		test.change(&changed)
+		if _, err := spawner.Start(changed); err == nil || !strings.HasPrefix(err.Error(), test.want) {
+			t.Errorf("%s: got the error %v, want %q", name, err, test.want)
+		}
+	}
+	p, err := spawner.Start(valid)
+	if err != nil {
+		t.Fatalf("after failures: %v", err)
+	}
+	<-p.Done()
+}
+
+// TestLogIsRotatedAboveLimit starts a process with logs of several sizes. The previous output is in the log, or in
+// LOG.old if the log exceeded logLimit.
+func TestLogIsRotatedAboveLimit(t *testing.T) {
+	executable, err := exec.LookPath("echo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spawner := NewSpawner()
+	defer spawner.Close()
+	for _, test := range []struct {
+		size    int64
+		rotated bool
+	}{{0, false}, {logLimit, false}, {logLimit + 1, true}} {
+		log := filepath.Join(t.TempDir(), "child.log")
+		if err := os.WriteFile(log, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(log, test.size); err != nil { // sparse, so that the test writes no 16 MiB
+			t.Fatal(err)
+		}
+		p, err := spawner.Start(Command{
+			Executable: executable, Name: "echo", Args: []string{"leaving"}, LogFile: log, Directory: filepath.Dir(log),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-p.Done()
+		want := int64(len("leaving\n"))
+		if old, err := os.Stat(log + ".old"); (err == nil) != test.rotated || err == nil && old.Size() != test.size {
+			t.Errorf("%d bytes: got the rotated log %+v, error %v, want one: %t", test.size, old, err, test.rotated)
+		}
+		if !test.rotated {
+			want += test.size
+		}
+		if info, err := os.Stat(log); err != nil || info.Size() != want {
+			t.Errorf("%d bytes: got the log %+v, error %v, want %d bytes", test.size, info, err, want)
+		}
+	}
+}
+
+// TestCloseKillsProcesses checks that no process outlives the Spawner, not even a process that ignores SIGTERM.
+func TestCloseKillsProcesses(t *testing.T) {
+	spawner := NewSpawner()
+	log := filepath.Join(t.TempDir(), "child.log")
+	p, err := spawner.Start(command(log, "stubborn"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	await(t, log, "waiting")
+	if exit, ended := p.Exit(); ended {
+		t.Fatalf("the process has exited before: %+v", exit)
+	}
+	spawner.Close()
+	until(t, "the process to end with the Spawner", func() bool {
+		_, ended := p.Exit()
+		return ended
+	})
+	if exit, _ := p.Exit(); exit.Signal != int(syscall.SIGKILL) {
+		t.Errorf("got %+v, want a process that SIGKILL has ended", exit)
+	}
+}
+
 func TestStopGracefully(t *testing.T) {
 	p, log := start(t, "wait")
 	await(t, log, "waiting")
@@ -148,6 +295,33 @@ func alive(id int) bool {
 	}
 	_, state, _ := strings.Cut(string(content), ") ")
 	return !strings.HasPrefix(state, "Z")
+}
+
+// TestTail checks the excerpt of a log in termination messages and in errors.
+func TestTail(t *testing.T) {
+	for name, test := range map[string]struct{ log, want string }{
+		"empty":                            {"", ""},
+		"one line":                         {"panic\n", "panic"},
+		"as long as the limit":             {"0123456\nabcdefg\n", "0123456\nabcdefg"},
+		"longer, without the partial line": {"started\n012345\nabcdefg", "012345\nabcdefg"},
+		"longer, with space at its end":    {"first line\n0123456\nabc\n\n\n", "0123456\nabc"},
+		"a last line above the limit":      {"started\npanic: 0123456789abcdef\n", "123456789abcdef"},
+		"only one line, above the limit":   {"panic: 0123456789abcdef", "0123456789abcdef"},
+	} {
+		file := filepath.Join(t.TempDir(), "log")
+		if err := os.WriteFile(file, []byte(test.log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := Tail(file, 16); got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+	if got := Tail(filepath.Join(t.TempDir(), "missing"), 16); got != "" {
+		t.Errorf("without a log: got %q", got)
+	}
+	if got := Tail(t.TempDir(), 16); got != "" {
+		t.Errorf("a directory: got %q", got)
+	}
 }
 
 func TestBackoff(t *testing.T) {

@@ -4,9 +4,11 @@ import (
 	"io"
 	"os"
 	"strings"
+	"unicode"
 )
 
-// Tail returns the last lines of a log, at most size bytes, or "" if the log cannot be read.
+// Tail returns the last lines of a log, at most size bytes, or "" if the log cannot be read. It returns the end of the
+// last line if that line is longer.
 func Tail(file string, size int64) string {
 	f, err := os.Open(file)
 	if err != nil {
@@ -22,7 +24,7 @@ func Tail(file string, size int64) string {
 	if err != nil {
 		return ""
 	}
-	text := string(content)
+	text := strings.TrimRightFunc(string(content), unicode.IsSpace)
 	if _, rest, cut := strings.Cut(text, "\n"); offset > 0 && cut {
 		text = rest
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -68,6 +69,41 @@ func TestRender(t *testing.T) {
 		"downward": {corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
 			{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
 		}}}, "labels=x=\"1\"\ny=\"2\":644"},
+		"downward with a limit": {corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
+			DefaultMode: ptr.To[int32](0o444), Items: []corev1.DownwardAPIVolumeFile{
+				{Path: "cpu", Mode: ptr.To[int32](0o400), ResourceFieldRef: &corev1.ResourceFieldSelector{
+					ContainerName: "server", Resource: "limits.cpu", Divisor: resource.MustParse("1m"),
+				}},
+				{Path: "name", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}},
+			},
+		}}, "cpu=500:400 name=team:444"},
+		"downward of another container": {corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
+			Items: []corev1.DownwardAPIVolumeFile{{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{
+				ContainerName: "other", Resource: "limits.cpu",
+			}}},
+		}}, `no container "other"`},
+		"missing key of an optional object": {corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: reference("config"), Optional: ptr.To(true),
+			Items: []corev1.KeyToPath{{Key: "none", Path: "none"}, {Key: "a", Path: "sub/a"}},
+		}}, "sub/a=A:644"},
+		"missing in a projection": {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{
+				{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: reference("config")}},
+				{Secret: &corev1.SecretProjection{LocalObjectReference: reference("none")}},
+			},
+		}}, `secret "none" not found`},
+		"projected with a mode": {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			DefaultMode: ptr.To[int32](0o440), Sources: []corev1.VolumeProjection{
+				{Secret: &corev1.SecretProjection{LocalObjectReference: reference("none"), Optional: ptr.To(true)}},
+				{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{
+					{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}},
+				}}},
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+			},
+		}}, "namespace=team:440 token=T:440"},
+		"unsupported projection": {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}}},
+		}}, "does not support this kind of projection"},
 		"projected": {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
 			{Secret: &corev1.SecretProjection{LocalObjectReference: reference("tls"), Items: key}},
 			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: reference("config")}},
@@ -75,7 +111,14 @@ func TestRender(t *testing.T) {
 		}}}, "a=A:644 b=\x00:644 private/key=K:400 token=T:644"},
 		"unsupported": {corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}, "not a Secret"},
 	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Labels: map[string]string{"y": "2", "x": "1"}}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Labels: map[string]string{"y": "2", "x": "1"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "server", Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")},
+			},
+		}}},
+	}
 	for name, test := range tests {
 		content, err := Render(t.Context(), pod, test.volume, objects(), fixedToken("T"))
 		if err != nil {
@@ -152,76 +195,30 @@ func expect(t *testing.T, folder string, want map[string]string) {
 	}
 }
 
+// TestFailedWriteLeavesNothing writes contents that the file system rejects, as the agent does again and again while
+// the cause remains. The folder keeps its former content, and no partial copies.
+func TestFailedWriteLeavesNothing(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "volume")
+	if err := Write(folder, Content{"a": {Data: []byte("1"), Mode: 0o644}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		err := Write(folder, Content{"a": {Data: []byte("2"), Mode: 0o644}, "a/b": {Data: []byte("3"), Mode: 0o644}})
+		if err == nil || !strings.Contains(err.Error(), "not a directory") {
+			t.Errorf("got the error %v for a path below a file", err)
+		}
+	}
+	expect(t, folder, map[string]string{"a": "1"})
+	entries, err := os.ReadDir(folder)
+	if err != nil || len(entries) != 3 { // the content, ..data and a
+		t.Errorf("the folder has %v, error %v", entries, err)
+	}
+}
+
 func TestWriteStaysInside(t *testing.T) {
 	for _, path := range []string{"../x", "/x", "a/../../x", "..data", "..x/y", ""} {
 		if err := Write(t.TempDir(), Content{path: {Mode: 0o644}}); err == nil {
 			t.Errorf("%q was written", path)
 		}
-	}
-}
-
-func TestClaims(t *testing.T) {
-	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "team", Name: "data", UID: "u1", Finalizers: []string{PVCProtectionFinalizer},
-		},
-	}
-	if !NeedsVolume(claim) {
-		t.Error("a new claim does not need a volume")
-	}
-	volume := Provision(claim, "/root")
-	if volume.Spec.HostPath.Path != "/root/pvc-u1" || !IsProvisioned(volume) || volume.Spec.ClaimRef.UID != "u1" {
-		t.Errorf("got %+v", volume)
-	}
-	bound := Bind(claim)
-	if bound.Spec.VolumeName != volume.Name || len(bound.Finalizers) != 1 || NeedsVolume(bound) ||
-		claim.Spec.VolumeName != "" {
-		t.Errorf("got %+v", bound)
-	}
-	static := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("")}}
-	if NeedsVolume(static) || IsProvisioned(&corev1.PersistentVolume{}) {
-		t.Error("a statically provisioned claim or volume is treated as provisioned by the sandbox")
-	}
-}
-
-func TestMissingFolderIsNotRecreated(t *testing.T) {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "data", UID: "u1"}}
-	volume := Provision(claim, t.TempDir())
-	claim = Bind(claim)
-	claim.Status = Bound(volume)
-	claims := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	claims.Add(claim)
-	list := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	list.Add(volume)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{{
-		Name: "data", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
-		},
-	}}}}
-	folders := NewFolders(t.TempDir(), Source{
-		Claims: corelisters.NewPersistentVolumeClaimLister(claims), Volumes: corelisters.NewPersistentVolumeLister(list),
-	})
-	if err := folders.Prepare(t.Context(), pod); !os.IsNotExist(unwrap(err)) {
-		t.Errorf("without its folder: %v", err)
-	}
-	os.Mkdir(volume.Spec.HostPath.Path, 0o700)
-	if err := folders.Prepare(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
-	if path, _ := folders.Path("data"); path != volume.Spec.HostPath.Path {
-		t.Errorf("got %q", path)
-	}
-}
-
-func unwrap(err error) error {
-	for {
-		inner, ok := err.(interface{ Unwrap() error })
-		if !ok {
-			return err
-		}
-		if os.IsNotExist(err) {
-			return err
-		}
-		err = inner.Unwrap()
 	}
 }

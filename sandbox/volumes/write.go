@@ -47,28 +47,36 @@ func Write(folder string, content Content) error {
 	return nil
 }
 
-// fill writes the files into a new folder, and returns the name of the new folder.
+// fill writes the files into a new folder, and returns the name of the new folder. If it fails, it removes the new
+// folder, because the agent calls Write again and again until it succeeds.
 func fill(folder string, content Content) (string, error) {
 	fresh, err := os.MkdirTemp(folder, reserved+"content-")
 	if err != nil {
 		return "", err
 	}
-	if err := os.Chmod(fresh, 0o755); err != nil {
-		return "", err
-	}
-	for _, path := range content.Paths() {
-		file := filepath.Join(fresh, path)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			return "", err
-		}
-		if err := os.WriteFile(file, content[path].Data, 0o600); err != nil {
-			return "", err
-		}
-		if err := os.Chmod(file, fs.FileMode(content[path].Mode)&fs.ModePerm); err != nil {
-			return "", err
-		}
+	if err := writeFiles(fresh, content); err != nil {
+		return "", errors.Join(err, os.RemoveAll(fresh))
 	}
 	return filepath.Base(fresh), nil
+}
+
+func writeFiles(folder string, content Content) error {
+	if err := os.Chmod(folder, 0o755); err != nil {
+		return err
+	}
+	for _, path := range content.Paths() {
+		file := filepath.Join(folder, path)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, content[path].Data, 0o600); err != nil {
+			return err
+		}
+		if err := os.Chmod(file, fs.FileMode(content[path].Mode)&fs.ModePerm); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func turn(folder, target string) error {
