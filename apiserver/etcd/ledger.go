@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
@@ -27,7 +28,7 @@ const (
 type ledger struct {
 	directory string
 	server    *etcdserver.EtcdServer
-	stored    uint64 // index of the last entry that the database had at the start
+	stored    progress // the last entry that the database had at the start
 
 	mutex   sync.Mutex
 	read    logTerms
@@ -43,7 +44,7 @@ type savedTerms struct {
 }
 
 // newLedger returns the ledger of a member whose database had all entries up to stored when the member started.
-func newLedger(directory string, server *etcdserver.EtcdServer, stored uint64) *ledger {
+func newLedger(directory string, server *etcdserver.EtcdServer, stored progress) *ledger {
 	l := &ledger{directory: directory, server: server, stored: stored}
 	text, err := os.ReadFile(filepath.Join(directory, ledgerFile))
 	if err == nil && json.Unmarshal(text, &l.saved) == nil && l.saved.Cluster == l.cluster() {
@@ -129,17 +130,27 @@ func (l *ledger) save() error {
 	return nil
 }
 
-// committed returns the index of the last entry that this member knows to be committed, and the terms of its log. The
-// index comes from the log and from the database, because etcd writes the committed index to the log only together with
-// later entries.
+// errUnwritten is returned while the log does not have the last applied entry.
+var errUnwritten = errors.New("the last applied entry is being written to the log")
+
+// committed returns the index of the last entry that this member knows to be committed, and the terms of the entries up
+// to it. The index comes from the log and from the database, because etcd writes the committed index to the log only
+// together with later entries.
 func (l *ledger) committed() (uint64, termHistory, error) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	applied := max(l.stored, l.server.AppliedIndex())
+	applied := progress{Index: l.server.AppliedIndex()}
+	applied.Term = l.server.Term()
 	if err := l.reread(); err != nil {
 		return 0, termHistory{}, err
 	}
-	return max(applied, min(l.read.committed, l.read.history.Last)), l.read.history.upTo(l.read.history.Last), nil
+	if l.read.lacks(applied) {
+		return 0, termHistory{}, errUnwritten
+	}
+	read := l.read
+	read.committed = max(applied.Index, min(read.committed, read.history.Last))
+	read.confirm(termHistory{Starts: []termStart{{Index: l.stored.Index, Term: l.stored.Term}}, Last: l.stored.Index})
+	return read.committed, read.history.upTo(read.history.Last), nil
 }
 
 // leading returns the terms of this member's log and reports whether they are valid. They are valid if the member is

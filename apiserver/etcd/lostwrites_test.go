@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -215,9 +216,7 @@ func TestMembersAgreeAboutTerms(t *testing.T) {
 	var known []termHistory
 	for _, m := range members {
 		awaitKey(t, m, "last")
-		if err := m.compare(t.Context()); err != nil {
-			t.Error(err)
-		}
+		eventually(t, "a comparison", func() bool { return m.compare(t.Context()) == nil })
 		committed, terms, err := m.ledger.committed()
 		if err != nil || committed == 0 || terms.Starts[0].Index > 10 {
 			t.Errorf("the terms of %s up to %d: %+v, %v", m.server.Cfg.Name, committed, terms, err)
@@ -229,6 +228,70 @@ func TestMembersAgreeAboutTerms(t *testing.T) {
 			t.Errorf("%+v and %+v differ", terms, known[0])
 		}
 	}
+}
+
+// TestLogBehindDatabase gives a member a database with entries that its log does not have: the log ends with an entry of
+// a former leader that was never committed, and the other members have agreed on another entry with the same index. A
+// crash leaves this if a member applies entries while its disk delays their write to the log. The member takes the
+// entry of its log for acknowledged neither by its database nor by its ledger.
+func TestLogBehindDatabase(t *testing.T) {
+	for _, withLedger := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ledger %v", withLedger), func(t *testing.T) {
+			t.Parallel()
+			flags, members := voters(t, 3)
+			put(t, members[0], "earlier")
+			former := slices.Index(members, leaderOf(t, members))
+			others := []int{(former + 1) % 3, (former + 2) % 3}
+			for _, i := range others {
+				awaitKey(t, members[i], "earlier")
+				stop(t, members[i])
+			}
+			log := logOf(flags[former].DataDirectory)
+			end := logEndOf(t, log)
+			go func() { _, _ = members[former].Client().Put(t.Context(), "uncommitted", "value") }()
+			eventually(t, "the former leader writes an entry", func() bool { return logEndOf(t, log).Index > end.Index })
+			stop(t, members[former])
+			behind := copied(t, log)
+			for _, i := range others {
+				members[i] = start(t, flags[i])
+			}
+			put(t, members[others[0]], "acknowledged")
+			members[former] = start(t, flags[former])
+			awaitKey(t, members[former], "acknowledged")
+			await(t, "ready", members[former].Ready())
+			eventually(t, "the ledger has the term", func() bool {
+				return members[former].ledger.update() == nil && members[former].ledger.saved.Terms.lastTerm() > end.Term
+			})
+			for _, m := range members { // the next leader does not know which entries the member has had
+				stop(t, m)
+			}
+			replace(t, log, behind)
+			if !withLedger {
+				remove(t, filepath.Join(flags[former].DataDirectory, ledgerFile))
+			}
+			for _, i := range others {
+				members[i] = start(t, flags[i])
+			}
+			put(t, members[others[0]], "without the member")
+			members[former] = start(t, flags[former])
+			select {
+			case err := <-members[former].Err():
+				t.Fatal(err)
+			case <-members[former].Ready():
+			}
+			awaitKey(t, members[former], "acknowledged")
+			put(t, members[former], "later")
+		})
+	}
+}
+
+func logEndOf(t *testing.T, log string) logEnd {
+	t.Helper()
+	end, _, err := readLogEnd(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return end
 }
 
 // TestSnapshotsAreCompared: a snapshot is accepted only if its sender responds and has all entries, or is of a release

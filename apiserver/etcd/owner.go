@@ -32,18 +32,23 @@ func ownerOf(database string, id types.ID) (name string) {
 	return name
 }
 
-// appliedIn returns the index of the last entry of the log whose changes a database has. It is 0 if the index is
-// unknown. It must be called before etcd starts: a running etcd replaces its database at any time by one that the
-// leader sends.
-func appliedIn(database string) (index uint64) {
+// appliedIn returns the index and the term of the last entry of the log whose changes a database has. They are 0 if
+// they are unknown; databases of etcd 3.4 have no term. It must be called before etcd starts: a running etcd replaces
+// its database at any time by one that the leader sends.
+func appliedIn(database string) (applied progress) {
 	view(database, func(tx *bolt.Tx) {
-		if bucket := tx.Bucket(schema.Meta.Name()); bucket != nil {
-			if stored := bucket.Get(schema.MetaConsistentIndexKeyName); len(stored) == 8 {
-				index = binary.BigEndian.Uint64(stored)
-			}
+		bucket := tx.Bucket(schema.Meta.Name())
+		if bucket == nil {
+			return
+		}
+		if stored := bucket.Get(schema.MetaConsistentIndexKeyName); len(stored) == 8 {
+			applied.Index = binary.BigEndian.Uint64(stored)
+		}
+		if stored := bucket.Get(schema.MetaTermKeyName); len(stored) == 8 {
+			applied.Term = binary.BigEndian.Uint64(stored)
 		}
 	})
-	return index
+	return applied
 }
 
 // view reads a database. It does nothing if the database cannot be opened, and stops at a damaged page; checkDatabase

@@ -166,7 +166,7 @@ type logTerms struct {
 // Without a known history, it reads only the newest files. The member may be writing the log at the same time; after an
 // error, the caller should read it again.
 func readTerms(directory string, known termHistory) (logTerms, error) {
-	read := logTerms{history: known.upTo(known.Last), committed: known.Last, term: known.lastTerm()}
+	read := logTerms{history: known.upTo(known.Last), term: known.lastTerm()}
 	files, err := filepath.Glob(filepath.Join(directory, "*.wal"))
 	if err != nil {
 		return read, err
@@ -177,7 +177,29 @@ func readTerms(directory string, known termHistory) (logTerms, error) {
 			return read, fmt.Errorf("read %s: %w", file, err)
 		}
 	}
+	read.confirm(known)
 	return read, nil
+}
+
+// confirm adds the knowledge that the last entry of a history is committed, and with it all entries before. The log may
+// have another entry with the same index, or end before it: etcd applies a committed entry to the database while it
+// writes the entry to the log, so that the database can have an entry that the log lost in a crash. The entries of the
+// log are not known to be committed then, unless the log shows it, and the history replaces them.
+func (l *logTerms) confirm(known termHistory) {
+	if known.Last <= min(l.committed, l.history.Last) {
+		return
+	}
+	if term := known.lastTerm(); term != 0 && term != l.history.term(known.Last) {
+		l.history = known.upTo(known.Last)
+	}
+	l.committed = known.Last
+}
+
+// lacks reports whether the log does not have an entry that has been applied since the start. The term may be the term
+// of a later entry, or 0 if no entry has been applied.
+func (l *logTerms) lacks(applied progress) bool {
+	known := l.history.term(applied.Index)
+	return applied.Term != 0 && (applied.Index > l.history.Last || known != 0 && known < applied.Term)
 }
 
 // firstFile returns the position in files of the newest file that begins before the end of the known history.

@@ -40,6 +40,44 @@ func TestTermHistory(t *testing.T) {
 	}
 }
 
+// TestConfirm has a log whose last entry was committed according to another source.
+func TestConfirm(t *testing.T) {
+	own := historyOf(1, 1, 1, 2, 2)
+	for _, c := range []struct {
+		name      string
+		committed uint64 // according to the log
+		known     termHistory
+		want      uint64
+		terms     termHistory
+	}{
+		{"the log shows more", 4, historyOf(1, 1, 1, 2), 4, own},
+		{"the log has the entry", 2, historyOf(1, 1, 1, 2, 2), 4, own},
+		{"the log has another entry", 2, historyOf(1, 1, 1, 3, 3), 4, historyOf(1, 1, 1, 3, 3)},
+		{"the log ends before the entry", 2, historyOf(6, 3), 6, historyOf(6, 3)},
+		{"the log shows another entry to be committed", 4, historyOf(4, 3), 4, own},
+		{"the term is unknown", 2, termHistory{Last: 3}, 3, own},
+		{"nothing is known", 2, termHistory{}, 2, own},
+	} {
+		log := logTerms{history: own.upTo(own.Last), committed: c.committed}
+		log.confirm(c.known)
+		if log.committed != c.want || log.history.Last != c.terms.Last || !slices.Equal(log.history.Starts, c.terms.Starts) {
+			t.Errorf("%s: got %+v, want %d, %+v", c.name, log, c.want, c.terms)
+		}
+	}
+}
+
+func TestLogLacksAppliedEntry(t *testing.T) {
+	log := logTerms{history: historyOf(3, 1, 1, 2, 2)}
+	for applied, want := range map[progress]bool{
+		{}: false, {Index: 6, Term: 2}: false, {Index: 7, Term: 2}: true, {Index: 6, Term: 3}: true,
+		{Index: 4, Term: 1}: false, {Index: 2, Term: 1}: false, {Index: 9}: false,
+	} {
+		if got := log.lacks(applied); got != want {
+			t.Errorf("%+v: got %v, want %v", applied, got, want)
+		}
+	}
+}
+
 func TestCommonEntries(t *testing.T) {
 	own := historyOf(1, 1, 1, 2, 2, 3, 3)
 	for _, c := range []struct {

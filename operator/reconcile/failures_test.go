@@ -15,6 +15,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/reconcile/outcome"
 	"quorate.dev/operator/reconcile/owned/ownedtest"
+	"quorate.dev/test/upstream"
 )
 
 // newHostedCluster returns a cluster in a hosting cluster whose requests can be made to fail.
@@ -125,6 +126,7 @@ func converge(t *testing.T, h *ownedtest.Host) (reported bool) {
 // each request if QUORATE_HOSTILE is set. The failure is reported, and in the end there are the same objects as without
 // it.
 func TestFailedRequests(t *testing.T) {
+	upstream.NeedsTime(t)
 	encrypted := []string{"create", "replicas=1", "encryption=secretbox"}
 	extension := []string{"create", "replicas=1", "external=https://etcd:2379", "extension=example.org/v1"}
 	for name, test := range map[string]struct {
