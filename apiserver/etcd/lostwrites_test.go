@@ -230,9 +230,9 @@ func TestMembersAgreeAboutTerms(t *testing.T) {
 	}
 }
 
-// TestLogBehindDatabase gives a member a database with entries that its log does not have: the log ends with an entry of
-// a former leader that was never committed, and the other members have agreed on another entry with the same index. A
-// crash leaves this if a member applies entries while its disk delays their write to the log. The member takes the
+// TestLogBehindDatabase gives a member a database with entries that its log does not have: the log ends with an entry
+// of a former leader that was never committed, and the other members have agreed on another entry with the same index.
+// A crash leaves this if a member applies entries while its disk delays their write to the log. The member takes the
 // entry of its log for acknowledged neither by its database nor by its ledger.
 func TestLogBehindDatabase(t *testing.T) {
 	for _, withLedger := range []bool{false, true} {
