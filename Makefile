@@ -65,7 +65,7 @@ rotation: ## replace authorities by age, several times, under load
 	QUORATE_ROTATION=full go test -count=1 -v -timeout 30m -run TestRotationByAge ./test/endtoend
 
 hostile: ## disturb clusters at random in a simulation and with real members, and let writes of controllers fail for hours; SEEDS=200
-	QUORATE_HOSTILE=$(or $(SEEDS),200) go test -count=1 -timeout 2h -run 'TestHostile|WritesAreBounded' ./operator/reconcile ./operator ./apiserver
+	QUORATE_HOSTILE=$(or $(SEEDS),200) go test -count=1 -timeout 2h -run 'TestHostile|WritesAreBounded|TestFailedRequests' ./operator/reconcile ./operator ./apiserver
 
 hostile-servers: ## call hostile extension API servers, webhooks and issuers with every behaviour
 	QUORATE_HOSTILE_SERVERS=1 go test -run . ./test/hostile -count=1 -timeout 60m

@@ -122,7 +122,7 @@ func (t *tool) explain(ctx context.Context, err error) error {
 		return fmt.Errorf("%w; the server %s has no Quorate operator: select the hosting cluster with --context, or "+
 			"install the operator",
 			err, t.config.Host)
-	case apierrors.IsNotFound(err) && regardsOther(err):
+	case apierrors.IsNotFound(err) && isAboutOtherKind(err):
 		return fmt.Errorf("%w in namespace %s", err, t.namespace)
 	case apierrors.IsNotFound(err):
 		if names, listErr := t.names(ctx); listErr == nil && len(names) > 0 {
@@ -135,9 +135,9 @@ func (t *tool) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// regardsOther reports whether an error of the hosting cluster is about an object that is not an ApiServerCluster, for
-// which the names of clusters would be no help.
-func regardsOther(err error) bool {
+// isAboutOtherKind reports whether a NotFound error is about an object other than an ApiServerCluster. Names of
+// clusters are no help then.
+func isAboutOtherKind(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
 		return false

@@ -130,7 +130,8 @@ func (l *ledger) save() error {
 	return nil
 }
 
-// errUnwritten is returned while the log does not have the last applied entry.
+// errUnwritten means that the write-ahead log does not contain the last applied entry yet. The caller tries again
+// later.
 var errUnwritten = errors.New("the last applied entry is being written to the log")
 
 // committed returns the index of the last entry that this member knows to be committed, and the terms of the entries up

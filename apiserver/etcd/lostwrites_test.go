@@ -52,8 +52,8 @@ type loss struct {
 }
 
 // losses returns every earlier member and holder of three voters, and the first, the middle and the last one of five.
-// The default form has each position of three once. QUORATE_RESTARTS=full (make restarts) has all, with a snapshot and
-// with a learner.
+// Without QUORATE_RESTARTS=full, each position of three occurs once. With it (make restarts), there are all, with a
+// snapshot and with a learner.
 func losses() []loss {
 	all := []loss{
 		{size: 3, earlier: 0, holders: []int{2}},
@@ -232,8 +232,8 @@ func TestMembersAgreeAboutTerms(t *testing.T) {
 
 // TestLogBehindDatabase gives a member a database with entries that its log does not have: the log ends with an entry
 // of a former leader that was never committed, and the other members have agreed on another entry with the same index.
-// A crash leaves this if a member applies entries while its disk delays their write to the log. The member takes the
-// entry of its log for acknowledged neither by its database nor by its ledger.
+// This is the state after a crash of a member that applied entries while its disk delayed the write of its log. After a
+// restart, neither the database nor the ledger makes the member count its uncommitted entry as acknowledged.
 func TestLogBehindDatabase(t *testing.T) {
 	for _, withLedger := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ledger %v", withLedger), func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestLogBehindDatabase(t *testing.T) {
 			eventually(t, "the ledger has the term", func() bool {
 				return members[former].ledger.update() == nil && members[former].ledger.saved.Terms.lastTerm() > end.Term
 			})
-			for _, m := range members { // the next leader does not know which entries the member has had
+			for _, m := range members { // so that the next leader does not know the entries of the member
 				stop(t, m)
 			}
 			replace(t, log, behind)

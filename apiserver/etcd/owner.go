@@ -32,9 +32,9 @@ func ownerOf(database string, id types.ID) (name string) {
 	return name
 }
 
-// appliedIn returns the index and the term of the last entry of the log whose changes a database has. They are 0 if
-// they are unknown; databases of etcd 3.4 have no term. It must be called before etcd starts: a running etcd replaces
-// its database at any time by one that the leader sends.
+// appliedIn returns the index and the term of the last entry of the log whose changes a database has. An index or term
+// that the database does not contain is 0; databases of etcd 3.4 have no term. appliedIn must be called before etcd
+// starts: a running etcd replaces its database at any time by one that the leader sends.
 func appliedIn(database string) (applied progress) {
 	view(database, func(tx *bolt.Tx) {
 		bucket := tx.Bucket(schema.Meta.Name())

@@ -58,8 +58,8 @@ func positions() (all []position) {
 // TestPositions applies each fault of a volume to the member in each position, in the most dangerous moment: some
 // voters were stopped, the member and the others have acknowledged a write, the others are stopped, and the former ones
 // start again. With the member, they would be a quorum without the write. The member does not start; with its own data
-// it does, and the write is there. The default form takes every fifth position, which has all procedures; under the
-// race detector, it takes two. QUORATE_RESTARTS=full (make restarts) takes all.
+// it does, and the write is there. Without QUORATE_RESTARTS=full, the test takes every fifth position, which has all
+// procedures; under the race detector, it takes two. QUORATE_RESTARTS=full (make restarts) takes all.
 func TestPositions(t *testing.T) {
 	upstream.NeedsTime(t)
 	// Two clusters run at the same time; with more, five members might have no leader within the timeout of await.

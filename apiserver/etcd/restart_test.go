@@ -13,8 +13,8 @@ import (
 
 // TestRestart restarts single members that replay their whole log. raft panics if a member campaigns after entries that
 // raft has not applied were compacted. The panic depends on scheduling: with one processor it occurs within a few
-// restarts. The default form is the whole test without fsync on one processor. QUORATE_RESTARTS=full (make restarts)
-// repeats it with fsync, and both on all processors.
+// restarts. Without QUORATE_RESTARTS=full, the test has no fsync and one processor. QUORATE_RESTARTS=full (make
+// restarts) repeats it with fsync, and both on all processors.
 func TestRestart(t *testing.T) {
 	upstream.NeedsTime(t)
 	forms := []restartForm{{"one processor", 1, true}}

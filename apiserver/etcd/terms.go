@@ -181,10 +181,10 @@ func readTerms(directory string, known termHistory) (logTerms, error) {
 	return read, nil
 }
 
-// confirm adds the knowledge that the last entry of a history is committed, and with it all entries before. The log may
-// have another entry with the same index, or end before it: etcd applies a committed entry to the database while it
-// writes the entry to the log, so that the database can have an entry that the log lost in a crash. The entries of the
-// log are not known to be committed then, unless the log shows it, and the history replaces them.
+// confirm records that the last entry of known, and all entries before it, are committed. If the log has another entry
+// with this index, or ends before it, known replaces the history of the log: etcd applies a committed entry to the
+// database while it writes the entry to the log, so that a crash can lose the entry from the log only. The remaining
+// entries of the log then count as committed only if a hard state of the log shows it.
 func (l *logTerms) confirm(known termHistory) {
 	if known.Last <= min(l.committed, l.history.Last) {
 		return
@@ -195,8 +195,8 @@ func (l *logTerms) confirm(known termHistory) {
 	l.committed = known.Last
 }
 
-// lacks reports whether the log does not have an entry that has been applied since the start. The term may be the term
-// of a later entry, or 0 if no entry has been applied.
+// lacks reports whether the log has not yet received the last applied entry. applied.Term may be the term of a later
+// entry. It is 0 if no entry has been applied since the start.
 func (l *logTerms) lacks(applied progress) bool {
 	known := l.history.term(applied.Index)
 	return applied.Term != 0 && (applied.Index > l.history.Last || known != 0 && known < applied.Term)

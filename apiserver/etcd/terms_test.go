@@ -40,7 +40,8 @@ func TestTermHistory(t *testing.T) {
 	}
 }
 
-// TestConfirm has a log whose last entry was committed according to another source.
+// TestConfirm checks which entries count as committed if the database or the ledger, and not the log, shows that an
+// entry is committed.
 func TestConfirm(t *testing.T) {
 	own := historyOf(1, 1, 1, 2, 2)
 	for _, c := range []struct {

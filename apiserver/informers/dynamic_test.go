@@ -36,8 +36,8 @@ var (
 	rule  = rules.GroupVersion().WithKind("Rule")
 )
 
-// defineRules returns the definition of rules. Their color defaults to the given one. The functions change the
-// CustomResourceDefinition.
+// defineRules returns the definition of the custom resource rules, whose field color has the given default. changes
+// modify the CustomResourceDefinition first.
 func defineRules(
 	t *testing.T, uid types.UID, color string, changes ...func(*apiextensionsv1.CustomResourceDefinition),
 ) *resource.Definition {

@@ -44,7 +44,7 @@ func (r memoEntry) bytes() (sum int) {
 	return sum
 }
 
-// without returns the entry without a state.
+// without returns the entry without the given state.
 func (r memoEntry) without(state *decodedState) memoEntry {
 	if r.last == state {
 		return memoEntry{last: r.former}

@@ -31,7 +31,7 @@ type testMember struct {
 	credentials Credentials
 }
 
-// keys are the credentials of clients, and the files of members.
+// keys has the credentials of clients and the TLS files of members.
 type keys struct {
 	credentials Credentials
 	files       transport.TLSInfo

@@ -103,9 +103,9 @@ func (p *peerProxy) acceptedStreams() int {
 	return p.streams
 }
 
-// TestLeaderWithInactivePeer has a leader that takes a connected follower for inactive: its streams are interrupted, it
-// sends a single message to the follower instead, the streams are connected again, and then the message fails. The
-// leader rejects another member from then on. The follower does not, so that AddLearner succeeds.
+// TestLeaderWithInactivePeer checks that AddLearner succeeds through a follower while the leader marks a connected
+// follower as inactive. The test interrupts the streams, delays a single message, resumes the streams, and lets the
+// message fail.
 func TestLeaderWithInactivePeer(t *testing.T) {
 	keys := issueCredentials(t)
 	addresses := [2]string{"127.0.0.1", "127.0.0.2"} // clients use the same port for all members
@@ -170,7 +170,7 @@ func TestLeaderWithInactivePeer(t *testing.T) {
 	})
 }
 
-// activePeers returns the metric of etcd that is 1 if a member takes a peer for active.
+// activePeers returns etcd's metric of active peers: 1 if the local member marks the remote peer as active.
 func activePeers(t *testing.T, local, remote string) float64 {
 	t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()

@@ -246,10 +246,10 @@ func (c *Client) MoveLeader(ctx context.Context, to uint64) error {
 // lost, the next call of Members shows whether the change was executed.
 //
 // Before a member proposes to add or remove a member, it checks whether it has been connected to the voters for some
-// seconds, and otherwise rejects the request with ErrUnhealthy. It can be wrong for as long as its connections last:
-// the late failure of a request that was sent while the network was interrupted marks the peer as inactive, and only a
-// new connection marks it as active. Therefore, change sends a request that the leader has rejected like this to the
-// followers, which check their own connections.
+// seconds, and otherwise rejects the request with ErrUnhealthy. This check can be wrong until the connection ends: if a
+// message that was sent during an interruption of the network fails after the streams are connected again, etcd marks
+// the peer as inactive until the next connection. Therefore, if the leader returns ErrUnhealthy, change sends the
+// request to the followers, which check their own connections.
 func (c *Client) change(
 	ctx context.Context, operation string, request func(context.Context, *clientv3.Client) error,
 ) error {

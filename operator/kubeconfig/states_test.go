@@ -49,7 +49,7 @@ func (f *fixture) delete(object client.Object) {
 }
 
 // TestWaitsForTheCluster checks the condition while a cluster cannot issue certificates. A kubeconfig that was issued
-// before stays usable meanwhile, and the next one is issued without an action of the user.
+// before stays usable, and the next certificate is issued without an action of the user.
 func TestWaitsForTheCluster(t *testing.T) {
 	orphan := func(f *fixture, suffix string) {
 		secret := &corev1.Secret{}
@@ -133,8 +133,8 @@ func TestServerOfTheSpec(t *testing.T) {
 	}
 }
 
-// TestFailures checks that errors are in the condition and lead to another attempt.
-func TestFailures(t *testing.T) {
+// TestErrorsAreReportedAndRetried checks that errors are in the condition and lead to another attempt.
+func TestErrorsAreReportedAndRetried(t *testing.T) {
 	damaged := func(f *fixture) {
 		secret := desired.AuthoritySecret(f.cluster, desired.ClientDomain, f.clients)
 		secret.Data[corev1.TLSCertKey] = []byte("PEM")
@@ -258,9 +258,9 @@ func TestRemovalKeepsTheSecretOfAnotherOwner(t *testing.T) {
 	})
 }
 
-// TestRequests checks which kubeconfigs are reconciled when a Secret of a cluster changes. Without a request, a
+// TestSecretsReconcileKubeconfigs checks which kubeconfigs are reconciled when a Secret of a cluster changes. Without a request, a
 // kubeconfig would trust an authority that was replaced until the next resync.
-func TestRequests(t *testing.T) {
+func TestSecretsReconcileKubeconfigs(t *testing.T) {
 	f := newFixture(t)
 	for _, other := range []struct{ namespace, name, cluster string }{
 		{"ns", "another", "demo"}, {"ns", "of-another-cluster", "demo-2"}, {"elsewhere", "ci", "demo"},

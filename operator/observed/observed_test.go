@@ -390,7 +390,7 @@ func TestRunsMember(t *testing.T) {
 	}
 }
 
-// TestMemberID checks the notation of member IDs in annotations and the status, which is that of etcdctl.
+// TestMemberID checks that annotations and the status have member IDs in etcdctl's notation (hexadecimal).
 func TestMemberID(t *testing.T) {
 	const id = uint64(0x8e9e05c52164694d)
 	if got := MemberID(id); got != "8e9e05c52164694d" || ParseMemberID(got) != id {

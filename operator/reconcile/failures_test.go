@@ -26,9 +26,10 @@ func newHostedCluster(t *testing.T) (*cluster, *ownedtest.Host) {
 	return c, h
 }
 
-// TestUnavailable makes some requests of a reconciliation fail. The condition Degraded names the step that has failed,
-// steps that do not depend on its result are executed, and the next reconciliation without failures does the rest.
-func TestUnavailable(t *testing.T) {
+// TestFailedStepIsReported makes some requests of a reconciliation fail. The condition Degraded names the step that has
+// failed, steps that do not depend on its result are executed, and the next reconciliation without failures does the
+// rest.
+func TestFailedStepIsReported(t *testing.T) {
 	for _, test := range []struct {
 		request string // beginning of the requests that fail
 		step    string
@@ -122,9 +123,9 @@ func converge(t *testing.T, h *ownedtest.Host) (reported bool) {
 	return false
 }
 
-// TestFailedRequests lets a request of each kind fail with which the objects of a cluster are created and deleted, or
-// each request if QUORATE_HOSTILE is set. The failure is reported, and in the end there are the same objects as without
-// it.
+// TestFailedRequests lets one request fail, for each kind of request with which the objects of a cluster are created
+// and deleted. With QUORATE_HOSTILE, it does so for each single request. The failure is reported, and the final objects
+// are the same as without the failure.
 func TestFailedRequests(t *testing.T) {
 	upstream.NeedsTime(t)
 	encrypted := []string{"create", "replicas=1", "encryption=secretbox"}

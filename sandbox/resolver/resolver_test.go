@@ -94,7 +94,7 @@ func TestProcessConnectsToServices(t *testing.T) {
 		}
 		connection.Close()
 	}
-	// The dot at the end prevents that the resolver appends the search domains of the machine.
+	// The trailing dot keeps the resolver from appending the search domains of the machine.
 	if connection, err := dialer.DialContext(t.Context(), "tcp", net.JoinHostPort("other.team.svc.", port)); err == nil {
 		connection.Close()
 		t.Error("a Service that does not exist was resolved")

@@ -1,8 +1,8 @@
 // Command coverage compares the statement coverage of packages by their own tests with floors. It reads the output of
-// `go test -cover` from standard input and passes it on, prints a table, and fails if a test failed or a package is
-// below its floor:
+// `go test -cover -run .` from standard input and passes it on, prints a table, and fails if a test failed or a package
+// is below its floor:
 //
-//	go test -cover ./... | go run ./test/coverage
+//	go test -cover -run . ./... | go run ./test/coverage
 //
 // floors.txt has the floors and describes them. With --record, the command raises the recorded floors there to the
 // measured coverage; nothing lowers them but an edit, which a reviewer sees.

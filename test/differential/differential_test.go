@@ -48,10 +48,10 @@ var (
 	}
 )
 
-// briefly is the distance of the scripts that run unless -run selects TestDifferential.
-const briefly = 8
+// shortStep is the distance of the scripts that TestDifferential runs without -run.
+const shortStep = 8
 
-// every returns each script with a multiple of n as its index.
+// every returns every nth script, beginning with the first.
 func every(n int, scripts []*Script) []*Script {
 	var out []*Script
 	for i := 0; i < len(scripts); i += n {
@@ -60,7 +60,7 @@ func every(n int, scripts []*Script) []*Script {
 	return out
 }
 
-// TestDifferential runs every script on both servers, or, unless -run selects it, some of them.
+// TestDifferential runs each script on both servers. Without -run, it runs every eighth script.
 func TestDifferential(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	scripts, err := LoadScripts("testdata")
@@ -98,7 +98,7 @@ func TestDifferential(t *testing.T) {
 	}
 	scripts = append(scripts, generated...)
 	if !upstream.Selected() {
-		scripts = every(briefly, scripts)
+		scripts = every(shortStep, scripts)
 	}
 	results := make([]result, len(scripts))
 	slots := make(chan struct{}, parallel)

@@ -244,8 +244,8 @@ func (c *cluster) replace(ctx context.Context, r *replica) error {
 	return r.join(added.Members, added.Member.ID)
 }
 
-// change sends a request to a member, and, like the operator, to the other running members if the member takes the
-// cluster for unhealthy: a member can take a connected peer for inactive.
+// change sends a request to a member. If the member returns ErrUnhealthy, change sends the request to the other running
+// members, like the operator: the member may mark a connected peer as inactive.
 func (c *cluster) change(via *replica, request func(*clientv3.Client) error) error {
 	err := request(via.etcd)
 	for _, r := range c.replicas {

@@ -59,7 +59,8 @@ func TestAuthority(t *testing.T) {
 	}
 }
 
-// TestFrontProxy checks that an API server that verifies front proxies with the flags accepts the certificate in them.
+// TestFrontProxy checks that an API server with the flags of WriteFrontProxy accepts the client certificate that
+// WriteFrontProxy creates.
 func TestFrontProxy(t *testing.T) {
 	pki := newPKI(t)
 	lines, err := pki.WriteFrontProxy()

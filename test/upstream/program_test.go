@@ -20,7 +20,8 @@ import (
 // programs are the names of the programs that usePrograms installs.
 var programs = []string{"quorate", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "s3"}
 
-// behavior is the environment variable with what the programs do instead of serving: see program.
+// behavior is the environment variable that makes program exit, hang, or report that its port is taken, instead of
+// serving.
 const behavior = "UPSTREAM_TEST_BEHAVIOR"
 
 // TestMain makes the test binary the programs that this package starts, by the name with which it is called.

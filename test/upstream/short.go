@@ -14,16 +14,17 @@ func NeedsProcesses(t testing.TB) {
 	}
 }
 
-// NeedsTime skips the test unless -run selects it: `go test ./...` takes minutes, and `go test -run . ./...`, with all
-// tests, takes about half an hour. A test that takes more than some seconds calls it.
+// NeedsTime skips a test that takes longer than a few seconds, unless `go test` has the flag -run. `go test -run .
+// ./...` runs all tests.
 func NeedsTime(t testing.TB) {
 	t.Helper()
 	if !Selected() {
-		t.Skip("takes more than some seconds; `go test -run .` includes it")
+		t.Skip("takes longer than a few seconds; run it with go test -run")
 	}
 }
 
-// Selected reports whether -run selects tests. A test with a short form takes the long form then.
+// Selected reports whether `go test` has the flag -run. Without the flag, TestDifferential and TestSandbox run only a
+// part of their cases.
 func Selected() bool {
 	selection := flag.Lookup("test.run")
 	return selection != nil && selection.Value.String() != ""

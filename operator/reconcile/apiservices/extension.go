@@ -155,7 +155,7 @@ func (s Steps) ensureInHost(ctx context.Context, in Input) Result {
 }
 
 // registerInHost creates or updates an APIService in the host and returns its status. If the APIService cannot be read,
-// it is not known whether an API server has to serve its version first.
+// registerInHost does not create it: whether an API server has to serve its version first is unknown.
 func (s Steps) registerInHost(
 	ctx context.Context, g *registrar, in Input, wanted *apiregistrationv1.APIService,
 ) v1alpha1.APIServiceStatus {

@@ -212,8 +212,9 @@ func isNew(s *observed.State) bool {
 }
 
 // hasEncryption reports whether replicas have an EncryptionConfiguration, or had one before their pods were deleted,
-// for example because the cluster is hibernated. Without pods the stored configuration decides, also if spec.encryption
-// was removed: the stored objects stay encrypted until the removal is confirmed and all of them are rewritten.
+// for example because the cluster is hibernated. If the cluster has no pods, the stored configuration decides, even if
+// spec.encryption was removed: objects stay encrypted until the user confirms the removal and all objects are
+// rewritten.
 func hasEncryption(ctx context.Context, objects owned.Objects, s *observed.State) (bool, error) {
 	if slices.ContainsFunc(s.Pods, func(pod corev1.Pod) bool { return desired.MountsEncryption(&pod) }) {
 		return true, nil

@@ -89,8 +89,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 
 // advance takes the next step of an unfinished backup. It observes the cluster, the pod and the objects that the pod
 // needs, lets backup.Advance decide, and executes the step. A cluster that does not exist is not an error: the backup
-// waits for it until its timeout. A pod of another owner with the name of the backup's pod is not one either: the
-// backup waits until the user deletes the pod, as for an object that the pod needs.
+// waits for it until its timeout. A pod of another owner with the name of the backup's pod is not an error: the backup
+// waits until the user deletes this pod, or until its timeout.
 func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.ApiServerBackup) (ctrl.Result, error) {
 	cluster := &v1alpha1.ApiServerCluster{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.ClusterName}, cluster)

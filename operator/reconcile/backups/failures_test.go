@@ -87,9 +87,8 @@ func reconcileUntil(h *ownedtest.Host, r reconcile.Reconciler, name string, done
 	return fmt.Errorf("%s is not done after 10 reconciliations", name)
 }
 
-// TestFailedRequests lets each request fail with which a backup begins, ends and is deleted, and with which a schedule
-// creates and deletes backups. The error is returned, so that the step is repeated, and the repetition leaves the same
-// objects.
+// TestFailedRequests lets each request of the start, end and deletion of a backup, and of a schedule, fail once. The
+// reconciliation returns the error, and its repetition leaves the same objects.
 func TestFailedRequests(t *testing.T) {
 	const result = `{"manifest":{"uid":"uid"}}`
 	exists := func(h *ownedtest.Host, name string) bool { return h.Exists(name, &corev1.Pod{}) }

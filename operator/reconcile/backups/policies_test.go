@@ -22,7 +22,7 @@ import (
 	"quorate.dev/operator/reconcile/owned/ownedtest"
 )
 
-// due is the time of the present backup of the schedule hourly.
+// due is the current scheduled time of the schedule hourly.
 func due() time.Time { return ownedtest.Now() }
 
 // newSchedule returns the schedule hourly of the cluster demo, with changes. It was created ten hours ago.
@@ -39,8 +39,8 @@ func newSchedule(changes ...func(*v1alpha1.ApiServerBackupSchedule)) *v1alpha1.A
 	return s
 }
 
-// scheduled returns a backup of the schedule hourly. If it is finished, it has ended some time before the present one
-// is due.
+// scheduled returns a backup of the schedule hourly. If it is finished, it has ended some time before the current
+// scheduled time.
 func scheduled(name string, phase v1alpha1.BackupPhase, age time.Duration) *v1alpha1.ApiServerBackup {
 	b := newBackup(func(b *v1alpha1.ApiServerBackup) {
 		b.Name, b.Labels, b.Status.Phase = name, map[string]string{desired.ScheduleLabel: "hourly"}, phase
@@ -51,8 +51,8 @@ func scheduled(name string, phase v1alpha1.BackupPhase, age time.Duration) *v1al
 	return b
 }
 
-// scheduleReconcilerOf returns the reconciler of schedules in a hosting cluster, a minute after the present backup is
-// due.
+// scheduleReconcilerOf returns the reconciler of schedules in a hosting cluster, a minute after the current scheduled
+// time.
 func scheduleReconcilerOf(h *ownedtest.Host) *ScheduleReconciler {
 	return &ScheduleReconciler{
 		Client: h.Client, Reader: h.Reader, Recorder: h, Clock: clocktesting.NewFakeClock(due().Add(time.Minute)),

@@ -209,9 +209,9 @@ func observation(
 	return o
 }
 
-// resumed returns a decision that also holds if the backup of its scheduled time exists, because the operator has
-// stopped after its creation. That backup is not finished, but neither is it replaced by itself, nor is the scheduled
-// time skipped because of it.
+// resumed corrects a decision if the backup of its scheduled time exists already, because the operator stopped after
+// the creation and before it recorded the time. This backup is unfinished, but the policy must not replace it, or skip
+// its time because of it.
 func resumed(
 	s *v1alpha1.ApiServerBackupSchedule, backups *v1alpha1.ApiServerBackupList, d backup.Decision,
 ) backup.Decision {

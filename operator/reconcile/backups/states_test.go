@@ -91,8 +91,9 @@ func TestForeignDeletePod(t *testing.T) {
 	}
 }
 
-// TestBlocked checks that the condition of a backup has the reason why the cluster cannot be backed up.
-func TestBlocked(t *testing.T) {
+// TestConditionSaysWhyBackupIsBlocked checks that the condition of a backup has the reason why the cluster cannot be
+// backed up.
+func TestConditionSaysWhyBackupIsBlocked(t *testing.T) {
 	for _, test := range []struct {
 		change func(*v1alpha1.ApiServerCluster)
 		want   string
@@ -150,7 +151,7 @@ func TestTerminatingPod(t *testing.T) {
 }
 
 // TestPodWithoutReason checks that a pod that has not started for a minute is reported even if the kubelet gives no
-// reason, or one that usually ends by itself.
+// reason, or a reason that is usually temporary.
 func TestPodWithoutReason(t *testing.T) {
 	e := newEnvironment(t)
 	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})

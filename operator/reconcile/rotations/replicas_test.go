@@ -144,9 +144,9 @@ func waits(result stages.Result, kind stages.Kind) string {
 	return ""
 }
 
-// TestReplica follows the rotations of authorities and keys with one replica: each stage waits until the replica uses
-// the credentials of the stage, and the replica is restarted if its etcd has read former authorities.
-func TestReplica(t *testing.T) {
+// TestStagesWaitForReplica follows the rotations of authorities and keys with one replica: each stage waits until the
+// replica uses the credentials of the stage, and the replica is restarted if its etcd has read former authorities.
+func TestStagesWaitForReplica(t *testing.T) {
 	now := recent()
 	h := ownedtest.NewHost(t, ownedtest.NewCluster(requestedAt(now.Add(time.Minute))))
 	current, _, err := reconcile(t, h, now)
@@ -307,8 +307,8 @@ func TestUnusableClientCertificate(t *testing.T) {
 	}
 }
 
-// TestAdvance checks what each stage makes of the authorities and keys in Secrets, which may have been restored from a
-// copy of another stage.
+// TestAdvance checks which authorities and keys each stage derives from the Secrets. The Secrets may have been restored
+// from a copy of another stage.
 func TestAdvance(t *testing.T) {
 	const (
 		former, both, promoted, replaced = "old", "old, next: new", "new, previous: old", "new"
