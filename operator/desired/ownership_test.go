@@ -154,7 +154,8 @@ func TestDetached(t *testing.T) {
 	}
 }
 
-// TestAnnotatedClaimsAreKept checks that a claim with the only copy of acknowledged writes is recognized by either annotation.
+// TestAnnotatedClaimsAreKept checks that a claim with the only copy of acknowledged writes is recognized by either
+// annotation.
 func TestAnnotatedClaimsAreKept(t *testing.T) {
 	for annotation, want := range map[string]bool{
 		LostWritesAnnotation: true, UnprovenAnnotation: true, FormerMemberAnnotation: false,

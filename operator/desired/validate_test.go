@@ -13,7 +13,8 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// TestInvalidWindowsAreNamed checks that an invalid maintenance window leads to an error that names it, and does not hide the others.
+// TestInvalidWindowsAreNamed checks that an invalid maintenance window leads to an error that names it, and does not
+// hide the others.
 func TestInvalidWindowsAreNamed(t *testing.T) {
 	hours := func(h int) metav1.Duration { return metav1.Duration{Duration: time.Duration(h) * time.Hour} }
 	cluster := demo(func(s *v1alpha1.ApiServerClusterSpec) {

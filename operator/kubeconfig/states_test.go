@@ -258,8 +258,8 @@ func TestRemovalKeepsTheSecretOfAnotherOwner(t *testing.T) {
 	})
 }
 
-// TestSecretsReconcileKubeconfigs checks which kubeconfigs are reconciled when a Secret of a cluster changes. Without a request, a
-// kubeconfig would trust an authority that was replaced until the next resync.
+// TestSecretsReconcileKubeconfigs checks which kubeconfigs are reconciled when a Secret of a cluster changes. Without a
+// request, a kubeconfig would trust an authority that was replaced until the next resync.
 func TestSecretsReconcileKubeconfigs(t *testing.T) {
 	f := newFixture(t)
 	for _, other := range []struct{ namespace, name, cluster string }{
