@@ -141,10 +141,10 @@ func (l *ledger) committed() (uint64, termHistory, error) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	applied := progress{Index: l.server.AppliedIndex()}
-	applied.Term = l.server.Term()
 	if err := l.reread(); err != nil {
 		return 0, termHistory{}, err
 	}
+	applied.Term = l.server.Term() // etcd sets the index of an applied entry first
 	if l.read.lacks(applied) {
 		return 0, termHistory{}, errUnwritten
 	}

@@ -47,8 +47,10 @@
 //   - If the report lacks the entry, the member stops with ErrWritesLost. Its data is not changed, and it does not
 //     start again.
 //
-// Invariants: A ledger attributes a term to an entry only if the entry is in the write-ahead log, or was applied while
-// the leader of the log's last term had not changed. A leader reports only terms that it has read since its election.
+// Invariants: A ledger attributes a term to an entry only if the entry is in the write-ahead log, was applied while the
+// leader of the log's last term had not changed, or is in the database or the ledger's file with this term. The log may
+// lack the last of these entries after a crash, because etcd applies an entry while it writes the entry to the log. A
+// leader reports only terms that it has read since its election.
 // Therefore a member whose volume is intact never stops. While a leader does not respond, a member that needs the
 // comparison does not become ready and rejects snapshots, but it votes: otherwise it would prolong an outage of other
 // members. etcd's peer listeners have no hook for this comparison; therefore type peers serves the peer URLs and calls

@@ -189,17 +189,22 @@ func (l *logTerms) confirm(known termHistory) {
 	if known.Last <= min(l.committed, l.history.Last) {
 		return
 	}
-	if term := known.lastTerm(); term != 0 && term != l.history.term(known.Last) {
+	switch term := known.lastTerm(); {
+	case term == 0 || term == l.history.term(known.Last):
+	case term == l.history.lastTerm() && known.Last > l.history.Last: // the missing entries have the same term
+		l.history.Last = known.Last
+	default:
 		l.history = known.upTo(known.Last)
 	}
 	l.committed = known.Last
 }
 
-// lacks reports whether the log has not yet received the last applied entry. applied.Term may be the term of a later
-// entry. It is 0 if no entry has been applied since the start.
+// lacks reports whether the log has not yet received the last applied entry. It also returns true if applied.Term is
+// the term of another entry, because an entry of another term has been applied since the index was read. applied.Term
+// is 0 if no entry has been applied since the start.
 func (l *logTerms) lacks(applied progress) bool {
 	known := l.history.term(applied.Index)
-	return applied.Term != 0 && (applied.Index > l.history.Last || known != 0 && known < applied.Term)
+	return applied.Term != 0 && (applied.Index > l.history.Last || known != 0 && known != applied.Term)
 }
 
 // firstFile returns the position in files of the newest file that begins before the end of the known history.

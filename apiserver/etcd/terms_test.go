@@ -55,6 +55,7 @@ func TestConfirm(t *testing.T) {
 		{"the log has the entry", 2, historyOf(1, 1, 1, 2, 2), 4, own},
 		{"the log has another entry", 2, historyOf(1, 1, 1, 3, 3), 4, historyOf(1, 1, 1, 3, 3)},
 		{"the log ends before the entry", 2, historyOf(6, 3), 6, historyOf(6, 3)},
+		{"the log ends before the entry, in its term", 2, historyOf(6, 2), 6, historyOf(1, 1, 1, 2, 2, 2, 2)},
 		{"the log shows another entry to be committed", 4, historyOf(4, 3), 4, own},
 		{"the term is unknown", 2, termHistory{Last: 3}, 3, own},
 		{"nothing is known", 2, termHistory{}, 2, own},
@@ -71,7 +72,7 @@ func TestLogLacksAppliedEntry(t *testing.T) {
 	log := logTerms{history: historyOf(3, 1, 1, 2, 2)}
 	for applied, want := range map[progress]bool{
 		{}: false, {Index: 6, Term: 2}: false, {Index: 7, Term: 2}: true, {Index: 6, Term: 3}: true,
-		{Index: 4, Term: 1}: false, {Index: 2, Term: 1}: false, {Index: 9}: false,
+		{Index: 6, Term: 1}: true, {Index: 4, Term: 1}: false, {Index: 2, Term: 1}: false, {Index: 9}: false,
 	} {
 		if got := log.lacks(applied); got != want {
 			t.Errorf("%+v: got %v, want %v", applied, got, want)

@@ -209,9 +209,22 @@ func nameOf(peerURL string) string {
 }
 
 // AddLearner adds a learner to the member list. The learner starts later, with data from the leader.
+//
+// Before a member proposes a learner, it checks whether it has been connected to the voters for some seconds, and
+// otherwise rejects the request with ErrUnhealthy. This check can be wrong until the connection ends: if a message that
+// was sent during an interruption of the network fails after the streams are connected again, etcd marks the peer as
+// inactive until the next connection. Therefore, if the leader returns ErrUnhealthy, AddLearner sends the request to
+// the followers, which check their own connections. A learner does not count for the quorum; other changes depend on
+// the leader's check.
 func (c *Client) AddLearner(ctx context.Context, peerURL string) error {
 	return c.change(ctx, "add learner "+peerURL, func(ctx context.Context, client *clientv3.Client) error {
 		_, err := client.MemberAddAsLearner(ctx, []string{peerURL})
+		for _, follower := range c.followers {
+			if !errors.Is(err, rpctypes.ErrUnhealthy) {
+				break
+			}
+			_, err = follower.MemberAddAsLearner(ctx, []string{peerURL})
+		}
 		return err
 	})
 }
@@ -242,14 +255,8 @@ func (c *Client) MoveLeader(ctx context.Context, to uint64) error {
 }
 
 // change sends a request to the leader that the last call of Members has found: only the leader accepts MoveLeader, and
-// other requests need not be forwarded. It does not repeat a request that may have been executed. If the response is
-// lost, the next call of Members shows whether the change was executed.
-//
-// Before a member proposes to add or remove a member, it checks whether it has been connected to the voters for some
-// seconds, and otherwise rejects the request with ErrUnhealthy. This check can be wrong until the connection ends: if a
-// message that was sent during an interruption of the network fails after the streams are connected again, etcd marks
-// the peer as inactive until the next connection. Therefore, if the leader returns ErrUnhealthy, change sends the
-// request to the followers, which check their own connections.
+// other requests need not be forwarded. It never retries. If the response is lost, the next call of Members shows
+// whether the change was executed.
 func (c *Client) change(
 	ctx context.Context, operation string, request func(context.Context, *clientv3.Client) error,
 ) error {
@@ -258,14 +265,7 @@ func (c *Client) change(
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	err := request(ctx, c.leader)
-	for _, follower := range c.followers {
-		if !errors.Is(err, rpctypes.ErrUnhealthy) {
-			break
-		}
-		err = request(ctx, follower)
-	}
-	if err != nil {
+	if err := request(ctx, c.leader); err != nil {
 		return fmt.Errorf("%s: %w", operation, err)
 	}
 	return nil

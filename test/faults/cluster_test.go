@@ -222,41 +222,32 @@ func (c *cluster) replace(ctx context.Context, r *replica) error {
 		if m.Name == "" && m.IsLearner { // added by an attempt whose outcome is unknown
 			return r.join(members, m.ID)
 		}
-		err := c.change(via, func(client *clientv3.Client) error {
-			removed, err := client.MemberRemove(ctx, m.ID)
-			if err == nil {
-				members = removed.Members
-			}
-			return err
-		})
+		removed, err := via.etcd.MemberRemove(ctx, m.ID)
 		if err != nil {
 			return fmt.Errorf("remove member %x: %w", m.ID, err)
 		}
+		members = removed.Members
 	}
-	var added *clientv3.MemberAddResponse
-	err = c.change(via, func(client *clientv3.Client) (err error) {
-		added, err = client.MemberAddAsLearner(ctx, []string{url})
-		return err
-	})
+	added, err := c.addLearner(ctx, via, url)
 	if err != nil {
 		return fmt.Errorf("add a learner: %w", err)
 	}
 	return r.join(added.Members, added.Member.ID)
 }
 
-// change sends a request to a member. If the member returns ErrUnhealthy, change sends the request to the other running
-// members, like the operator: the member may mark a connected peer as inactive.
-func (c *cluster) change(via *replica, request func(*clientv3.Client) error) error {
-	err := request(via.etcd)
+// addLearner adds a learner through a member. If the member returns ErrUnhealthy, addLearner sends the request to the
+// other running members, like the operator: the member may mark a connected peer as inactive.
+func (c *cluster) addLearner(ctx context.Context, via *replica, url string) (*clientv3.MemberAddResponse, error) {
+	added, err := via.etcd.MemberAddAsLearner(ctx, []string{url})
 	for _, r := range c.replicas {
 		if !errors.Is(err, rpctypes.ErrUnhealthy) {
 			break
 		}
 		if r != via && r.pid() != 0 {
-			err = request(r.etcd)
+			added, err = r.etcd.MemberAddAsLearner(ctx, []string{url})
 		}
 	}
-	return err
+	return added, err
 }
 
 // join starts the replica as the member with an ID.

@@ -287,22 +287,26 @@ func TestLostKeysWithoutPods(t *testing.T) {
 		}}}},
 	}}}
 	plain := func(*v1alpha1.ApiServerCluster) {}
+	decrypted := []byte(`{"apiVersion": "apiserver.config.k8s.io/v1", "kind": "EncryptionConfiguration", "resources": [{
+		"resources": ["secrets"], "providers": [{"identity": {}}, {"secretbox": {"keys": [{"name": "former", "secret":
+		"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}]}}]}]}`)
 	for name, test := range map[string]struct {
 		change     func(*v1alpha1.ApiServerCluster)
-		configured bool // a configuration with the keys is stored
+		configured []byte // the stored configuration
 		pods       []corev1.Pod
 		lost       bool
 	}{
-		"encrypted":                     {encrypted("secrets"), true, nil, true},
-		"spec.encryption was removed":   {plain, true, nil, true},
-		"a pod with the keys":           {plain, false, []corev1.Pod{mounting}, true},
-		"encryption was just requested": {encrypted("secrets"), false, nil, false},
-		"never encrypted":               {plain, false, nil, false},
+		"encrypted":                     {encrypted("secrets"), keys.Configuration, nil, true},
+		"spec.encryption was removed":   {plain, keys.Configuration, nil, true},
+		"decrypted":                     {plain, decrypted, nil, false},
+		"a pod with the keys":           {plain, nil, []corev1.Pod{mounting}, true},
+		"encryption was just requested": {encrypted("secrets"), nil, nil, false},
+		"never encrypted":               {plain, nil, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := ownedtest.NewHost(t, ownedtest.NewCluster(ownedtest.Bootstrapped, test.change))
-			if test.configured {
-				files := desired.Configuration{Encryption: keys.Configuration}.Secret(h.Cluster(), nil, nil)
+			if test.configured != nil {
+				files := desired.Configuration{Encryption: test.configured}.Secret(h.Cluster(), nil, nil)
 				h.Must(h.Create(t.Context(), h.Cluster(), files))
 			}
 			got, err := ensure(h, ownedtest.Now(), test.pods...)

@@ -211,10 +211,10 @@ func isNew(s *observed.State) bool {
 	return !s.Cluster.ExternalEtcd() && !s.Cluster.Bootstrapped() && len(s.Pods) == 0 && len(s.Claims) == 0
 }
 
-// hasEncryption reports whether replicas have an EncryptionConfiguration, or had one before their pods were deleted,
-// for example because the cluster is hibernated. If the cluster has no pods, the stored configuration decides, even if
-// spec.encryption was removed: objects stay encrypted until the user confirms the removal and all objects are
-// rewritten.
+// hasEncryption reports whether replicas need the keys of an EncryptionConfiguration, or needed them before their pods
+// were deleted, for example because the cluster is hibernated. If the cluster has no pods, the stored configuration
+// decides, even if spec.encryption was removed: objects stay encrypted until the user confirms the removal and all
+// objects are rewritten. Afterwards the stored configuration still has the last keys, but does not encrypt with them.
 func hasEncryption(ctx context.Context, objects owned.Objects, s *observed.State) (bool, error) {
 	if slices.ContainsFunc(s.Pods, func(pod corev1.Pod) bool { return desired.MountsEncryption(&pod) }) {
 		return true, nil
@@ -224,7 +224,11 @@ func hasEncryption(ctx context.Context, objects owned.Objects, s *observed.State
 	}
 	files := &corev1.Secret{}
 	found, err := objects.Find(ctx, s.Cluster, desired.SecretName(s.Cluster, desired.ConfigurationSecret), files)
-	return found && desired.HasEncryption(files), err
+	if !found || s.Cluster.Spec.Encryption != nil {
+		return found && desired.HasEncryption(files), err
+	}
+	stage, _ := stages.Encryption.Stage(s.Cluster)
+	return len(desired.MissingKeys(encryption.State{}, files, stage == rotation.Reissue)) > 0, nil
 }
 
 // due returns why the EncryptionConfiguration has to be replaced, or "", and the times at which its key becomes due.
