@@ -16,9 +16,9 @@ import (
 	"strings"
 )
 
-// changedFiles returns the changed files of the packages that kube-apiserver links, by section: files of strategies and
-// storages, files of other packages that Quorate does not link, and packages that it links. Generated files, and files
-// in which only comments changed, are left out.
+// changedFiles returns the changes of the packages that kube-apiserver links, by section: one change for each file of
+// strategies, storages and replaced packages, and one for each other package. Generated files, and files in which only
+// comments changed, are left out.
 func changedFiles(ctx context.Context, before, after *release, linked map[string]bool) (map[string][]change, error) {
 	sections := map[string][]change{}
 	for _, p := range union(before.packages, after.packages) {
@@ -40,7 +40,7 @@ func changedFiles(ctx context.Context, before, after *release, linked map[string
 				changes = append(changes, c)
 			}
 		}
-		if section == sectionLibraries {
+		if section == sectionLibraries || section == sectionOthers {
 			changes = summarized(strings.TrimPrefix(p, "k8s.io/"), changes)
 		}
 		sections[section] = append(sections[section], changes...)
@@ -54,6 +54,12 @@ func changedFiles(ctx context.Context, before, after *release, linked map[string
 // strategies matches the packages of strategies and storages.
 var strategies = regexp.MustCompile(`^k8s\.io/(kubernetes|apiextensions-apiserver|kube-aggregator)/pkg/registry/`)
 
+// replaced matches the packages whose functions Quorate implements itself. It links many of them nevertheless, because
+// packages of strategies import them.
+var replaced = regexp.MustCompile(`^k8s\.io/(apiserver/pkg/(endpoints|registry/generic|server|storage)|` +
+	`apiextensions-apiserver/pkg/(apiserver|controller)|kube-aggregator/pkg/(apiserver|controllers)|` +
+	`kubernetes/(cmd/kube-apiserver|pkg/controlplane|pkg/kubeapiserver))(/|$)`)
+
 // generated matches the packages of generated clients, and of the types of the API, which come with the library.
 var generated = regexp.MustCompile(`^k8s\.io/api/|` +
 	`^k8s\.io/(client-go|.*/pkg/client)/` +
@@ -66,10 +72,12 @@ func sectionOf(importPath string, linked bool) string {
 		return sectionStrategies
 	case generated.MatchString(importPath):
 		return ""
+	case replaced.MatchString(importPath):
+		return sectionFiles
 	case linked:
 		return sectionLibraries
 	}
-	return sectionFiles
+	return sectionOthers
 }
 
 // summarized returns the changes of a package as one change, or none if there are none.

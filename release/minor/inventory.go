@@ -61,6 +61,7 @@ const (
 	sectionStrategies   = "strategies"
 	sectionFiles        = "files"
 	sectionLibraries    = "libraries"
+	sectionOthers       = "others"
 )
 
 // sectionOrder lists the sections in the order in which their changes are worked on: first the changes without which
@@ -92,9 +93,12 @@ var sectionOrder = []section{
 		"apiserver/builtin uses the strategies and mirrors the storages: names, verbs, subresources, hooks.",
 	},
 	{sectionFiles, "Files of packages that Quorate replaces",
-		"kube-apiserver links these packages and Quorate does not, so that each change needs an equivalent here or a " +
-			"reason."},
+		"Each change needs an equivalent here or a reason.",
+	},
 	{sectionLibraries, "Packages that Quorate links",
 		"The behaviour comes with the library; what calls it here may have to change. One line for each package, " +
-			"without generated clients and API types."},
+			"without generated clients and API types.",
+	},
+	{sectionOthers, "Packages that Quorate does not link",
+		"kube-apiserver links them. One line for each package."},
 }
