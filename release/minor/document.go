@@ -33,13 +33,17 @@ type shared map[string]map[string]string
 func (s shared) full(title, answer string) string { return cmp.Or(s[title][answer], answer) }
 
 // write writes the document: a table for each section with changes, with the answers of an earlier document. Below a
-// table are the shared answers whose labels the table has.
+// table are the shared answers whose labels the table has. The introduction names the sections without changes.
 func write(
 	out io.Writer, before, after string, sections map[string][]change, earlier answers, shared shared,
 ) error {
 	w := bufio.NewWriter(out)
 	unanswered, unfinished, total := 0, 0, 0
+	var unchanged []string
 	for _, s := range sectionOrder {
+		if len(sections[s.id]) == 0 {
+			unchanged = append(unchanged, s.title)
+		}
 		for _, c := range sections[s.id] {
 			total++
 			switch answer := shared.full(s.title, earlier.of(s, c)); {
@@ -53,6 +57,9 @@ func write(
 	fmt.Fprintf(w, "# From Kubernetes %s to %s\n\n", before, after)
 	fmt.Fprintf(w, "Output of `go run ./release/minor %s %s`: %d changes, %d without an answer, %d to be done.\n", before,
 		after, total, unanswered, unfinished)
+	if len(unchanged) > 0 {
+		fmt.Fprintf(w, "Without changes: %s.\n", strings.Join(unchanged, ", "))
+	}
 	for _, s := range sectionOrder {
 		if len(sections[s.id]) == 0 {
 			continue

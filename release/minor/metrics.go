@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/printer"
 	"go/token"
+	"math"
 	"slices"
 	"strings"
 )
@@ -15,8 +16,9 @@ var metricOptions = map[string]string{
 	"TimingHistogramOpts": "timing histogram",
 }
 
-// addMetrics adds the metrics that a file describes: composite literals of metricOptions, and calls of NewDesc.
-func (i inventory) addMetrics(file *ast.File, constants map[string]string) {
+// addMetrics adds the metrics that a file describes: composite literals of metricOptions, and calls of NewDesc. minor is
+// the minor version of the release.
+func (i inventory) addMetrics(file *ast.File, constants map[string]string, minor int) {
 	ast.Inspect(file, func(node ast.Node) bool {
 		call, ok := node.(*ast.CallExpr)
 		if !ok {
@@ -37,12 +39,28 @@ func (i inventory) addMetrics(file *ast.File, constants map[string]string) {
 				}
 				if since := fields["DeprecatedVersion"]; since != "" {
 					value += ", deprecated since " + since
+					if minor >= hiddenMinor(since, stability(fields)) {
+						value += ", hidden"
+					}
+				}
+				if help := fields["Help"]; help != "" {
+					value += ", help: " + help
 				}
 				i.set(sectionMetrics, name, value)
 			}
 		}
 		return true
 	})
+}
+
+// hiddenMinor returns the minor version from which a metric that is deprecated since a version is no longer exported by
+// default. It mirrors shouldHide of k8s.io/component-base/metrics.
+func hiddenMinor(since, stability string) int {
+	var major, minor int
+	if _, err := fmt.Sscanf(since, "%d.%d", &major, &minor); err != nil {
+		return math.MaxInt
+	}
+	return minor + map[string]int{"STABLE": 3, "BETA": 1}[stability]
 }
 
 // addDescription adds the metric of a call of NewDesc, whose arguments are the name, the help, the labels, the constant

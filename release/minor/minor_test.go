@@ -52,7 +52,12 @@ var requests = metrics.NewCounterVec(&metrics.CounterOpts{
 	Subsystem: subsystem, Name: "request_total", Help: "x", StabilityLevel: metrics.STABLE,
 }, []string{"verb", "code"})
 var plain = metrics.NewGauge(&metrics.GaugeOpts{Name: "plain"})
-var old = metrics.NewHistogram(&metrics.HistogramOpts{Name: "old", Buckets: []float64{1, 2}, DeprecatedVersion: "1.37.0"})
+var old = metrics.NewHistogram(&metrics.HistogramOpts{
+	Name: "old", Buckets: []float64{1, 2}, DeprecatedVersion: "1.36.0", StabilityLevel: metrics.BETA,
+})
+var late = metrics.NewGauge(&metrics.GaugeOpts{
+	Name: "late", DeprecatedVersion: "1.35.0", StabilityLevel: metrics.STABLE,
+})
 var size = metrics.NewDesc("size_bytes", "x", []string{"cluster"}, nil, metrics.STABLE, "")
 
 func DefaultBuildHandlerChain(handler http.Handler) http.Handler {
@@ -72,14 +77,15 @@ func other() {
 	found := inventory{}
 	constants := stringConstants([]*ast.File{file})
 	found.addHooks(file, constants)
-	found.addMetrics(file, constants)
+	found.addMetrics(file, constants, 37)
 	found.addFilters(file)
 	want := inventory{
 		sectionHooks: {"start-controllers": "hook", "informer-sync": "check"},
 		sectionMetrics: {
-			"apiserver_request_total": "counter, STABLE, labels [code verb]",
+			"apiserver_request_total": "counter, STABLE, labels [code verb], help: x",
 			"plain":                   "gauge, ALPHA, labels []",
-			"old":                     "histogram, ALPHA, labels [], buckets []float64{1, 2}, deprecated since 1.37.0",
+			"old":                     "histogram, BETA, labels [], buckets []float64{1, 2}, deprecated since 1.36.0, hidden",
+			"late":                    "gauge, STABLE, labels [], deprecated since 1.35.0",
 			"size_bytes":              "description, STABLE, labels [cluster]",
 		},
 		sectionFilters: {"WithAuthorization": "around none", "WithPriorityAndFairness": "around WithAuthorization"},
@@ -99,6 +105,9 @@ func TestAnswersAreKept(t *testing.T) {
 	answered := strings.ReplaceAll(document, open, "found already so")
 	sections["gates"] = []change{{"New", "", "ALPHA, off"}}
 	document = rewritten(t, sections, answered)
+	if !strings.Contains(document, "Without changes: Dependencies, Flags and their defaults, ") {
+		t.Error(document)
+	}
 	if !strings.Contains(document, "2 changes, 1 without an answer, 0 to be done") ||
 		!strings.Contains(document, "found already so") {
 		t.Error(document)
