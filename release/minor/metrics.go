@@ -16,8 +16,8 @@ var metricOptions = map[string]string{
 	"TimingHistogramOpts": "timing histogram",
 }
 
-// addMetrics adds the metrics that a file describes: composite literals of metricOptions, and calls of NewDesc. minor is
-// the minor version of the release.
+// addMetrics adds the metrics that a file of a minor version describes: composite literals of metricOptions, and calls
+// of NewDesc.
 func (i inventory) addMetrics(file *ast.File, constants map[string]string, minor int) {
 	ast.Inspect(file, func(node ast.Node) bool {
 		call, ok := node.(*ast.CallExpr)
