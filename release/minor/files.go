@@ -5,21 +5,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"go/scanner"
+	"go/token"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
 
-// changedFiles returns the changed files of the packages that kube-apiserver links and Quorate does not, without
-// generated files.
-func changedFiles(ctx context.Context, before, after *release, linked map[string]bool) ([]change, error) {
-	var changes []change
+// changedFiles returns the changes of the packages that kube-apiserver links, by section: one change for each file of
+// strategies, storages and replaced packages, and one for each other package. Generated files, and files in which only
+// comments changed, are left out.
+func changedFiles(ctx context.Context, before, after *release, linked map[string]bool) (map[string][]change, error) {
+	sections := map[string][]change{}
 	for _, p := range union(before.packages, after.packages) {
-		if linked[p] {
+		section := sectionOf(p, linked[p])
+		if section == "" {
 			continue
 		}
+		var changes []change
 		for _, file := range union(fileSet(before.packages[p]), fileSet(after.packages[p])) {
 			if strings.HasPrefix(file, "zz_generated") || strings.HasSuffix(file, ".pb.go") {
 				continue
@@ -33,9 +40,56 @@ func changedFiles(ctx context.Context, before, after *release, linked map[string
 				changes = append(changes, c)
 			}
 		}
+		if section == sectionLibraries || section == sectionOthers {
+			changes = summarized(strings.TrimPrefix(p, "k8s.io/"), changes)
+		}
+		sections[section] = append(sections[section], changes...)
 	}
-	slices.SortFunc(changes, func(a, b change) int { return cmp.Compare(a.name, b.name) })
-	return changes, nil
+	for _, changes := range sections {
+		slices.SortFunc(changes, func(a, b change) int { return cmp.Compare(a.name, b.name) })
+	}
+	return sections, nil
+}
+
+// strategies matches the packages of strategies and storages.
+var strategies = regexp.MustCompile(`^k8s\.io/(kubernetes|apiextensions-apiserver|kube-aggregator)/pkg/registry/`)
+
+// replaced matches the packages whose functions Quorate implements itself. It links many of them nevertheless, because
+// packages of strategies import them.
+var replaced = regexp.MustCompile(`^k8s\.io/(apiserver/pkg/(endpoints|registry/generic|server|storage)|` +
+	`apiextensions-apiserver/pkg/(apiserver|controller)|kube-aggregator/pkg/(apiserver|controllers)|` +
+	`kubernetes/(cmd/kube-apiserver|pkg/controlplane|pkg/kubeapiserver))(/|$)`)
+
+// generated matches the packages of generated clients, and of the types of the API, which come with the library.
+var generated = regexp.MustCompile(`^k8s\.io/api/|` +
+	`^k8s\.io/(client-go|.*/pkg/client)/` +
+	`(applyconfigurations?|informers|kubernetes|listers|clientset|clientset_generated)(/|$)`)
+
+// sectionOf returns the section with the changes of a package; empty: the changes are left out.
+func sectionOf(importPath string, linked bool) string {
+	switch {
+	case strategies.MatchString(importPath):
+		return sectionStrategies
+	case generated.MatchString(importPath):
+		return ""
+	case replaced.MatchString(importPath):
+		return sectionFiles
+	case linked:
+		return sectionLibraries
+	}
+	return sectionOthers
+}
+
+// summarized returns the changes of a package as one change, or none if there are none.
+func summarized(name string, changes []change) []change {
+	if len(changes) == 0 {
+		return nil
+	}
+	var files []string
+	for _, c := range changes {
+		files = append(files, strings.Join(strings.Fields(path.Base(c.name)+" "+c.before+" "+c.after), " "))
+	}
+	return []change{{name: name, after: strings.Join(files, ", ")}}
 }
 
 func fileSet(p *sourcePackage) map[string]bool {
@@ -63,7 +117,7 @@ func union[V any](a, b map[string]V) []string {
 	return keys
 }
 
-// compareFile returns how many lines of a file changed. The name of the change is empty.
+// compareFile returns how many lines of a file changed; none if only comments did. The name of the change is empty.
 func compareFile(ctx context.Context, before, after *sourcePackage, name string) (change, error) {
 	switch {
 	case before == nil || !fileSet(before)[name]:
@@ -72,6 +126,9 @@ func compareFile(ctx context.Context, before, after *sourcePackage, name string)
 		return change{before: "gone"}, nil
 	}
 	old, recent := filepath.Join(before.Dir, name), filepath.Join(after.Dir, name)
+	if same, err := sameCode(old, recent); err != nil || same {
+		return change{}, err
+	}
 	output, err := exec.CommandContext(ctx, "git", "diff", "--no-index", "--numstat", old, recent).Output()
 	var exit *exec.ExitError
 	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
@@ -82,4 +139,32 @@ func compareFile(ctx context.Context, before, after *sourcePackage, name string)
 		return change{}, nil
 	}
 	return change{before: "-" + fields[1], after: "+" + fields[0]}, nil
+}
+
+// sameCode reports whether two Go files have the same tokens apart from comments.
+func sameCode(a, b string) (bool, error) {
+	before, err := os.ReadFile(a)
+	if err != nil {
+		return false, err
+	}
+	after, err := os.ReadFile(b)
+	if err != nil {
+		return false, err
+	}
+	return slices.Equal(tokens(before), tokens(after)), nil
+}
+
+// tokens returns the tokens of Go source without comments.
+func tokens(source []byte) []string {
+	var s scanner.Scanner
+	files := token.NewFileSet()
+	s.Init(files.AddFile("", files.Base(), len(source)), source, nil, 0)
+	var all []string
+	for {
+		_, kind, literal := s.Scan()
+		if kind == token.EOF {
+			return all
+		}
+		all = append(all, kind.String()+" "+literal)
+	}
 }

@@ -58,7 +58,10 @@ const (
 	sectionFilters      = "filters"
 	sectionHooks        = "hooks"
 	sectionMetrics      = "metrics"
+	sectionStrategies   = "strategies"
 	sectionFiles        = "files"
+	sectionLibraries    = "libraries"
+	sectionOthers       = "others"
 )
 
 // sectionOrder lists the sections in the order in which their changes are worked on: first the changes without which
@@ -86,7 +89,16 @@ var sectionOrder = []section{
 	{"priorityclasses", "Priority classes", "apiserver/system creates them."},
 	{sectionHooks, "Health checks and start-up hooks", "apiserver/startup has hooks of the same names."},
 	{sectionMetrics, "Metrics", "test/metrics compares the families that both servers have."},
+	{sectionStrategies, "Strategies and REST storages",
+		"apiserver/builtin uses the strategies and mirrors the storages: names, verbs, subresources, hooks.",
+	},
 	{sectionFiles, "Files of packages that Quorate replaces",
-		"kube-apiserver links these packages and Quorate does not, so that each change needs an equivalent here or a " +
-			"reason."},
+		"Each change needs an equivalent here or a reason.",
+	},
+	{sectionLibraries, "Packages that Quorate links",
+		"The behaviour comes with the library; what calls it here may have to change. One line for each package, " +
+			"without generated clients and API types.",
+	},
+	{sectionOthers, "Packages that Quorate does not link",
+		"kube-apiserver links them. One line for each package."},
 }

@@ -4,7 +4,9 @@
 //	go run ./release/minor [-document docs/upstream/1.37.md] v1.36.3 v1.37.2
 //
 // Each line has a column for the answer: how Quorate follows the change, or why it need not. With -document, the
-// command writes the lines to a file instead of the standard output, and keeps the answers that the file has.
+// command writes the lines to a file instead of the standard output, and keeps the answers that the file has. An answer
+// that begins with "open:" says what is still to be done. The answer of several changes of a section can be a label,
+// whose text is an item of the list below the table ("- **label**: text").
 //
 // The command downloads both versions of the modules. A program that is built with each version (directory inspect)
 // prints the facts that only running code has: flags, feature gates, roles and others. All other facts are read from
@@ -19,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 )
@@ -43,7 +46,7 @@ func run(ctx context.Context, arguments []string, out io.Writer, log *slog.Logge
 	if flags.NArg() != 2 {
 		return errors.New("two versions are needed, for example: v1.36.3 v1.37.2")
 	}
-	answers, err := readAnswers(*document)
+	answers, shared, err := readAnswers(*document)
 	if err != nil {
 		return err
 	}
@@ -62,9 +65,9 @@ func run(ctx context.Context, arguments []string, out io.Writer, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	sections[sectionFiles] = files
+	maps.Copy(sections, files)
 	var text bytes.Buffer
-	if err := write(&text, versions[0].version, versions[1].version, sections, answers); err != nil {
+	if err := write(&text, versions[0].version, versions[1].version, sections, answers, shared); err != nil {
 		return err
 	}
 	if *document != "" {

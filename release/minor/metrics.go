@@ -3,6 +3,9 @@ package main
 import (
 	"fmt"
 	"go/ast"
+	"go/printer"
+	"go/token"
+	"math"
 	"slices"
 	"strings"
 )
@@ -13,13 +16,15 @@ var metricOptions = map[string]string{
 	"TimingHistogramOpts": "timing histogram",
 }
 
-// addMetrics adds the metrics that a file describes: composite literals of metricOptions, and calls of NewDesc.
-func (i inventory) addMetrics(file *ast.File, constants map[string]string) {
+// addMetrics adds the metrics that a file of a minor version describes: composite literals of metricOptions, and calls
+// of NewDesc.
+func (i inventory) addMetrics(file *ast.File, constants map[string]string, minor int) {
 	ast.Inspect(file, func(node ast.Node) bool {
 		call, ok := node.(*ast.CallExpr)
 		if !ok {
 			return true
 		}
+		i.addDescription(call, constants)
 		for _, argument := range call.Args {
 			kind, literal := metricLiteral(argument)
 			if literal == nil {
@@ -28,12 +33,66 @@ func (i inventory) addMetrics(file *ast.File, constants map[string]string) {
 			fields := fieldValues(literal, constants)
 			name := joined(fields["Namespace"], fields["Subsystem"], fields["Name"])
 			if fields["Name"] != "" {
-				i.set(sectionMetrics, name,
-					fmt.Sprintf("%s, %s, labels [%s]", kind, stability(fields), strings.Join(labels(call, constants), " ")))
+				value := fmt.Sprintf("%s, %s, labels [%s]", kind, stability(fields), strings.Join(labels(call, constants), " "))
+				if buckets := expressionOf(literal, "Buckets"); buckets != "" {
+					value += ", buckets " + buckets
+				}
+				if since := fields["DeprecatedVersion"]; since != "" {
+					value += ", deprecated since " + since
+					if minor >= hiddenMinor(since, stability(fields)) {
+						value += ", hidden"
+					}
+				}
+				if help := fields["Help"]; help != "" {
+					value += ", help: " + help
+				}
+				i.set(sectionMetrics, name, value)
 			}
 		}
 		return true
 	})
+}
+
+// hiddenMinor returns the minor version from which a metric that is deprecated since a version is no longer exported by
+// default. It mirrors shouldHide of k8s.io/component-base/metrics.
+func hiddenMinor(since, stability string) int {
+	var major, minor int
+	if _, err := fmt.Sscanf(since, "%d.%d", &major, &minor); err != nil {
+		return math.MaxInt
+	}
+	return minor + map[string]int{"STABLE": 3, "BETA": 1}[stability]
+}
+
+// addDescription adds the metric of a call of NewDesc, whose arguments are the name, the help, the labels, the constant
+// labels, the stability and the version of the deprecation.
+func (i inventory) addDescription(call *ast.CallExpr, constants map[string]string) {
+	if calledName(call) != "NewDesc" || len(call.Args) < 5 {
+		return
+	}
+	name, ok := stringValue(call.Args[0], constants)
+	level, isConstant := call.Args[4].(*ast.SelectorExpr)
+	if ok && isConstant {
+		i.set(sectionMetrics, name, fmt.Sprintf("description, %s, labels [%s]", level.Sel.Name,
+			strings.Join(labels(&ast.CallExpr{Args: call.Args[2:3]}, constants), " ")))
+	}
+}
+
+// expressionOf returns the source of the value of a field, or "" if the literal has no such field.
+func expressionOf(literal *ast.CompositeLit, field string) string {
+	for _, element := range literal.Elts {
+		value, ok := element.(*ast.KeyValueExpr)
+		if !ok {
+			continue
+		}
+		if key, ok := value.Key.(*ast.Ident); ok && key.Name == field {
+			var source strings.Builder
+			if err := printer.Fprint(&source, token.NewFileSet(), value.Value); err != nil {
+				return ""
+			}
+			return normalized(source.String())
+		}
+	}
+	return ""
 }
 
 // metricLiteral returns the literal in an expression such as &metrics.CounterOpts{}, and the type of the metric.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -68,7 +69,17 @@ func inspectRelease(ctx context.Context, version string, log *slog.Logger) (*rel
 		return nil, fmt.Errorf("decode the inspector's output: %w", err)
 	}
 	log.Info("Read the sources", "version", version)
-	return r, r.facts.addSources(source, r.packages)
+	return r, r.facts.addSources(minorOf(version), source, r.packages)
+}
+
+// minorOf returns the minor version of a version such as v1.36.3, or 0.
+func minorOf(version string) int {
+	fields := strings.Split(version, ".")
+	if len(fields) < 2 {
+		return 0
+	}
+	minor, _ := strconv.Atoi(fields[1]) // create has refused other versions
+	return minor
 }
 
 // goModule is a temporary Go module that requires Kubernetes.

@@ -14,8 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// addSources adds the facts that are read from the sources. source is the directory of k8s.io/kubernetes.
-func (i inventory) addSources(source string, packages map[string]*sourcePackage) error {
+// addSources adds the facts that are read from the sources of a minor version. source is the directory of
+// k8s.io/kubernetes.
+func (i inventory) addSources(minor int, source string, packages map[string]*sourcePackage) error {
 	if err := i.addDependencies(filepath.Join(source, "go.mod")); err != nil {
 		return err
 	}
@@ -30,7 +31,7 @@ func (i inventory) addSources(source string, packages map[string]*sourcePackage)
 		constants := stringConstants(files)
 		for _, file := range files {
 			i.addHooks(file, constants)
-			i.addMetrics(file, constants)
+			i.addMetrics(file, constants, minor)
 			if p.ImportPath == "k8s.io/apiserver/pkg/server" {
 				i.addFilters(file)
 			}
