@@ -27,6 +27,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 	"quorate.dev/test/permissions"
+	"quorate.dev/test/upstream"
 )
 
 // audit returns the path of an audit log and the flags that make an API server write it.
@@ -44,6 +45,7 @@ func audit(t *testing.T) (file string, flags []string) {
 // TestPermissions covers what end-to-end tests do not: informers of a server without WatchList, objects whose labels
 // were removed, companions, schedules, and permissions that admission checks.
 func TestPermissions(t *testing.T) {
+	upstream.NeedsTime(t)
 	file, flags := audit(t)
 	e := startServer(t, "../config/crd", "default", append(flags, "--feature-gates=WatchList=false",
 		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement")...)

@@ -184,6 +184,7 @@ func TestLeaseIsReleasedWhenControllersFailToStart(t *testing.T) {
 // TestControllers runs all controllers with a client of the server. Each has an effect on objects that no other
 // controller has.
 func TestControllers(t *testing.T) {
+	upstream.NeedsTime(t)
 	t.Parallel()
 	server, client := startServer(t)
 	run(t, server.Admin, client, "first", controllers.All)

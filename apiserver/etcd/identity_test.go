@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/test/upstream"
 )
 
 // recorded returns flags whose member keeps a record outside its data directory.
@@ -171,6 +172,7 @@ func awaitProgress(t *testing.T, m *Member) {
 // TestLastAddedVoterWithEmptyVolume is a sequence that lost an acknowledged write: a follower is stopped, the other two
 // acknowledge a write and stop, and then the follower and the last-added voter, whose volume is empty, start.
 func TestLastAddedVoterWithEmptyVolume(t *testing.T) {
+	upstream.NeedsTime(t)
 	t.Parallel()
 	peers := newAuthority(t, "peers")
 	var flags []config.Member

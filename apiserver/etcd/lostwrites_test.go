@@ -235,6 +235,7 @@ func TestMembersAgreeAboutTerms(t *testing.T) {
 // This is the state after a crash of a member that applied entries while its disk delayed the write of its log. After a
 // restart, neither the database nor the ledger makes the member count its uncommitted entry as acknowledged.
 func TestLogBehindDatabase(t *testing.T) {
+	upstream.NeedsTime(t)
 	for _, withLedger := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ledger %v", withLedger), func(t *testing.T) {
 			t.Parallel()

@@ -81,6 +81,7 @@ func TestReport(t *testing.T) {
 // TestDifferenceWithoutMajority changes values in the databases of members so that no data has a majority. No member
 // stops, and each reports the difference.
 func TestDifferenceWithoutMajority(t *testing.T) {
+	upstream.NeedsTime(t)
 	for _, c := range []struct {
 		changed, stopped int // number of members
 		want             string

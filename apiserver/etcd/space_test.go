@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/test/upstream"
 )
 
 // fill writes until the member has reached its quota.
@@ -63,6 +64,7 @@ func writable(t *testing.T, m *Member) func() bool {
 
 // A member that has reached its quota can be written to after deletion, compaction and defragmentation.
 func TestAlarmIsDisarmedWhenThereIsRoom(t *testing.T) {
+	upstream.NeedsTime(t)
 	t.Parallel()
 	member := small(t)
 	m := start(t, member)

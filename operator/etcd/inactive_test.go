@@ -15,6 +15,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp"
+
+	"quorate.dev/test/upstream"
 )
 
 // peerProxy forwards the connections of peers to a member. It can refuse their streams, and hold their single messages.
@@ -107,6 +109,7 @@ func (p *peerProxy) acceptedStreams() int {
 // follower as inactive. The test interrupts the streams, delays a single message, resumes the streams, and lets the
 // message fail.
 func TestLeaderWithInactivePeer(t *testing.T) {
+	upstream.NeedsTime(t)
 	keys := issueCredentials(t)
 	addresses := [2]string{"127.0.0.1", "127.0.0.2"} // clients use the same port for all members
 	peers := [2]url.URL{freeURL(t, "http"), freeURL(t, "http")}

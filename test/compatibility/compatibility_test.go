@@ -16,6 +16,7 @@ import (
 
 func TestOneEtcd(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
 	both := startServers(t)
 	both.kubernetes.create(t, "/api/v1/namespaces",
 		`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)
