@@ -177,7 +177,8 @@ type running struct {
 	done    chan error
 }
 
-// begin starts a command. input is what the user types at a terminal.
+// begin starts a command without waiting for its end. If input is not empty, the command asks questions, and reads the
+// answers from input.
 func (h *hosting) begin(input, args string) *running {
 	ctx, cancel := context.WithTimeout(h.t.Context(), 3*time.Minute)
 	h.t.Cleanup(cancel)

@@ -223,7 +223,8 @@ func TestIndexersConflict(t *testing.T) {
 	})
 }
 
-// TestStoreIsReadOnly checks that users of an informer cannot change what the others read.
+// TestStoreIsReadOnly checks that the methods that would change the store of an informer return errors, and that the
+// store stays the same.
 func TestStoreIsReadOnly(t *testing.T) {
 	w, factory := open(t)
 	informer := factory.Core().V1().Secrets().Informer()

@@ -133,7 +133,7 @@ func TestCommandsOfJobs(t *testing.T) {
 	}
 }
 
-// TestJobsMountTheirFiles checks that each file in the arguments and variables of a job is in one of its volumes.
+// TestJobsMountTheirFiles checks that the volumes of each job contain all files that its arguments and variables name.
 func TestJobsMountTheirFiles(t *testing.T) {
 	for name, job := range jobs() {
 		c := job.pod.Spec.Containers[0]

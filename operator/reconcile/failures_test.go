@@ -26,6 +26,23 @@ func newHostedCluster(t *testing.T) (*cluster, *ownedtest.Host) {
 	return c, h
 }
 
+// expectFailures refuses the requests with a prefix, and expects that the next three reconciliations return the error.
+func expectFailures(t *testing.T, c *cluster, h *ownedtest.Host, prefix string) {
+	t.Helper()
+	h.Refuse = func(request string) error {
+		if strings.HasPrefix(request, prefix) {
+			return ownedtest.ErrUnavailable
+		}
+		return nil
+	}
+	for range 3 {
+		_, err := c.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: demo})
+		if !errors.Is(err, ownedtest.ErrUnavailable) {
+			t.Errorf("got the error %v", err)
+		}
+	}
+}
+
 // TestFailedStepIsReported makes some requests of a reconciliation fail. The condition Degraded names the step that has
 // failed, steps that do not depend on its result are executed, and the next reconciliation without failures does the
 // rest.
@@ -53,18 +70,7 @@ func TestFailedStepIsReported(t *testing.T) {
 			t.Parallel()
 			c, h := newHostedCluster(t)
 			c.execute([]string{"create", "replicas=3"})
-			h.Refuse = func(request string) error {
-				if strings.HasPrefix(request, test.request) {
-					return ownedtest.ErrUnavailable
-				}
-				return nil
-			}
-			for range 3 {
-				_, err := c.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: demo})
-				if !errors.Is(err, ownedtest.ErrUnavailable) {
-					t.Errorf("got the error %v", err)
-				}
-			}
+			expectFailures(t, c, h, test.request)
 			degraded := meta.FindStatusCondition(c.get().Status.Conditions, v1alpha1.Degraded)
 			if degraded == nil || degraded.Status != metav1.ConditionTrue || degraded.Reason != v1alpha1.ReasonReconcileFailed ||
 				!strings.HasPrefix(degraded.Message, test.step+": ") ||
@@ -197,18 +203,7 @@ func TestDeletionUnavailable(t *testing.T) {
 			c.execute([]string{"settle"})
 			before := h.Names()
 			c.execute([]string{"delete"})
-			h.Refuse = func(request string) error {
-				if strings.HasPrefix(request, test.refused) {
-					return ownedtest.ErrUnavailable
-				}
-				return nil
-			}
-			for range 3 {
-				_, err := c.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: demo})
-				if !errors.Is(err, ownedtest.ErrUnavailable) {
-					t.Errorf("got the error %v", err)
-				}
-			}
+			expectFailures(t, c, h, test.refused)
 			if got := h.Names(); !slices.Equal(got, before) || c.get().DeletionStarted() {
 				t.Errorf("objects %q, want %q", got, before)
 			}

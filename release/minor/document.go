@@ -16,7 +16,7 @@ import (
 // open is the answer of a change without an answer.
 const open = "**open**"
 
-// toDo is the beginning of an answer that says what is still to be done.
+// toDo is the prefix of the answers to changes that Quorate has not followed yet.
 const toDo = "open:"
 
 // answers has the answers of a document: by the title of the section, and in it by the name of the change.

@@ -5,8 +5,8 @@
 //
 // Each line has a column for the answer: how Quorate follows the change, or why it need not. With -document, the
 // command writes the lines to a file instead of the standard output, and keeps the answers that the file has. An answer
-// that begins with "open:" says what is still to be done. The answer of several changes of a section can be a label,
-// whose text is an item of the list below the table ("- **label**: text").
+// with the prefix "open:" describes work that remains. The answer of several changes of a section can be a label, whose
+// text is an item of the list below the table ("- **label**: text").
 //
 // The command downloads both versions of the modules. A program that is built with each version (directory inspect)
 // prints the facts that only running code has: flags, feature gates, roles and others. All other facts are read from

@@ -76,7 +76,8 @@ func writeAPI(t *testing.T, reasons, status string) string {
 	return directory
 }
 
-// TestConditions generates a document from two reasons: one of conditions, and one that is also the reason of an event.
+// TestConditions generates a document from two reasons: a reason of conditions only, and a reason of conditions and
+// events.
 func TestConditions(t *testing.T) {
 	const reasons = `// Reasons.
 const (

@@ -183,14 +183,21 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestRewriteWithoutReplica checks that the last stage waits for a ready replica that rewrites the stored objects, and
-// that the error of a replica is returned.
-func TestRewriteWithoutReplica(t *testing.T) {
+// beginRotation returns a hosting cluster whose cluster has entered the first stage of a rotation, and its keys.
+func beginRotation(t *testing.T) (*ownedtest.Host, Keys) {
+	t.Helper()
 	h := ownedtest.NewHost(t, ownedtest.NewCluster(external, encrypted("secrets")))
 	h.Must(stages.Enter(t.Context(), h.Objects, h.Cluster(), stages.Encryption,
 		rotation.Decision{Next: rotation.TrustBoth}, ownedtest.Now()))
 	keys, err := ensure(h, ownedtest.Now())
 	h.Must(err)
+	return h, keys
+}
+
+// TestRewriteWithoutReplica checks that the last stage waits for a ready replica that rewrites the stored objects, and
+// that the error of a replica is returned.
+func TestRewriteWithoutReplica(t *testing.T) {
+	h, keys := beginRotation(t)
 	steps := Steps{Objects: h.Objects, Clock: clocktesting.NewFakeClock(ownedtest.Now())}
 	in := Input{State: &observed.State{Cluster: h.Cluster()}, Encryption: keys.State, Now: ownedtest.Now()}
 	if waiting, err := steps.rewrite(t.Context(), in); err != nil || !strings.Contains(waiting, "ready replica") {

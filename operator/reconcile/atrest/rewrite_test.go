@@ -181,12 +181,8 @@ func TestResumed(t *testing.T) {
 // TestUnreadableReplica checks that no stage is entered while the operator has no credentials with which it could read
 // the configuration of replicas.
 func TestUnreadableReplica(t *testing.T) {
-	h := ownedtest.NewHost(t, ownedtest.NewCluster(external, encrypted("secrets")))
-	h.Must(stages.Enter(t.Context(), h.Objects, h.Cluster(), stages.Encryption,
-		rotation.Decision{Next: rotation.TrustBoth}, ownedtest.Now()))
-	keys, err := ensure(h, ownedtest.Now())
-	h.Must(err)
-	_, err = Steps{Objects: h.Objects}.Plan(t.Context(), Input{
+	h, keys := beginRotation(t)
+	_, err := Steps{Objects: h.Objects}.Plan(t.Context(), Input{
 		State: &observed.State{Cluster: h.Cluster()}, Credentials: credentials.Set{}, Encryption: keys.State,
 		Configuration: keys.Configuration, Now: ownedtest.Now(),
 	})

@@ -163,10 +163,10 @@ func TestStagesWaitForReplica(t *testing.T) {
 	for _, step := range []struct {
 		name            string
 		after           time.Duration
-		loads, restarts bool // what the replica does before the step
+		loads, restarts bool // the replica loads the new files, or restarts, before the step
 		stages          string
-		authorities     string // what the rotation of the authorities waits for
-		keys            string // what the rotation of the keys waits for
+		authorities     string // the reason why the rotation of the authorities waits
+		keys            string // the reason why the rotation of the keys waits
 		restart         bool   // the replica has to restart
 	}{
 		{name: "requested", after: time.Hour, stages: "TrustBoth/TrustBoth"},
