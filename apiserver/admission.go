@@ -3,8 +3,6 @@ package apiserver
 import (
 	"time"
 
-	"k8s.io/apiserver/pkg/util/webhook"
-
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/admission/native"
 	"quorate.dev/apiserver/admission/plugins"
@@ -23,19 +21,19 @@ const maxConversion = 32 << 20
 
 // webhookClients configures the clients of webhooks of a cluster, in which the Service default/kubernetes is this
 // server.
-func (s *cluster) webhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
+func (s *cluster) webhookClients(maxResponse int64) serviceresolver.Clients {
 	return serviceresolver.Clients{
 		Local: s.loopback.config("", "apiserver").Transport, ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster,
 		Trace: s.tracing.wrapper(), MaxResponse: maxResponse,
-	}.Wrap
+	}
 }
 
 // webhookClients configures the clients of webhooks of an extension server, for which the Service
 // default/kubernetes is the host's.
-func (s *extension) webhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
+func (s *extension) webhookClients(maxResponse int64) serviceresolver.Clients {
 	return serviceresolver.Clients{
 		ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster, Trace: s.tracing.wrapper(), MaxResponse: maxResponse,
-	}.Wrap
+	}
 }
 
 // composeAdmission composes the admission chain: kube-apiserver's plugins in its order, then the checks that
@@ -70,7 +68,7 @@ func (s *cluster) composeAdmission(chain *admission.Chain) error {
 
 // pluginOptions returns the options of the admission plugins of a cluster.
 func (s *Server) pluginOptions() plugins.Options {
-	c := s.config.Admission
+	c, webhooks := s.config.Admission, s.mode.webhookClients(maxReview)
 	return plugins.Options{
 		Selection:  plugins.Selection{Enable: c.Enable, Disable: c.Disable, Control: c.Control},
 		ConfigFile: c.ConfigFile,
@@ -78,14 +76,15 @@ func (s *Server) pluginOptions() plugins.Options {
 		Parameters: s.parameters,
 		Dynamic:    s.dynamic,
 		OpenAPI:    s.schemas.Client(),
-		Services:   s.resolver,
+		Services:   webhooks.Resolver(s.resolver),
 
-		Authentication: s.mode.webhookClients(maxReview),
+		Authentication: webhooks.Wrap,
 
 		Informers:  s.informers,
 		Authorizer: s.auth.authorizer,
 		Mapper:     discovery.NewMapper(s.catalog, s.background.documents),
 		Serves:     s.apis.Serves,
+		ServerID:   serverID(),
 		Stopped:    s.stopped,
 	}
 }

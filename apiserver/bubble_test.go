@@ -8,7 +8,9 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 )
 
 // bubble is a client of a real etcd for servers in a bubble of testing/synctest. Etcd is outside of the bubble: its
@@ -140,6 +142,11 @@ func (b *bubble) Do(ctx context.Context, op clientv3.Op) (response clientv3.OpRe
 
 // Txn implements clientv3.KV.
 func (b *bubble) Txn(ctx context.Context) clientv3.Txn { return &bubbleTxn{b: b, ctx: ctx} }
+
+// GetStream implements clientv3.KV like the in-process client of an embedded member, which has no streams.
+func (b *bubble) GetStream(context.Context, string, ...clientv3.OpOption) (clientv3.GetStreamChan, error) {
+	return nil, status.Error(codes.Unimplemented, "no streams")
+}
 
 type bubbleTxn struct {
 	b        *bubble

@@ -65,7 +65,7 @@ func (s *cluster) definitions() ([]*resource.Definition, error) {
 		APIs: s.apis, Objects: s.objects, Catalog: s.catalog, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
 		StorageMediaType: s.storageMediaType(),
 		Audiences:        s.config.Authentication.Audiences(), Authorizer: s.auth.authorizer, Rules: s.auth.authorizer,
-		ServiceAccountToken: s.auth.tokens.Request, Kubelets: kubelets, Etcd: s.stores.EndpointChecks(),
+		ServiceAccountToken: s.auth.tokens.Request(s.auth.authorizer), Kubelets: kubelets, Etcd: s.stores.EndpointChecks(),
 		ServiceFamily: s.serviceFamily(),
 	}
 	if tokens := s.auth.authenticator.Tokens(); tokens != nil {

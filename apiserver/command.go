@@ -44,7 +44,9 @@ func Run(ctx context.Context, args []string) error {
 	if err := errors.Join(config.CheckSkew(os.Getenv(config.PreviousVersionVariable)), c.Validate()); err != nil {
 		return err
 	}
-	logger, level := newLogger(os.Stderr, c.Logging)
+	logger, level := newLogger(os.Stderr, terminal.Stdout(), c.Logging)
+	defer level.split.flush()
+	go level.split.flushEvery(ctx, c.Logging.FlushFrequency)
 	if err := configureProcess(c, logger, level); err != nil {
 		return err
 	}

@@ -23,7 +23,8 @@ type customResources struct {
 
 func (s *Server) composeCustom() (customResources, error) {
 	c := customResources{catalog: s.catalog, objects: s.objects, seen: &follow.Progress{}}
-	converters, err := crd.NewConverters(s.resolver, s.mode.webhookClients(maxConversion))
+	webhooks := s.mode.webhookClients(maxConversion)
+	converters, err := crd.NewConverters(webhooks.Resolver(s.resolver), webhooks.Wrap)
 	if err != nil {
 		return c, fmt.Errorf("prepare conversion webhooks: %w", err)
 	}

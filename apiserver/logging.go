@@ -19,9 +19,13 @@ import (
 )
 
 // newLogger returns a logger that writes one structured line for each message, and its verbosity, which can be changed
-// later.
-func newLogger(destination io.Writer, c config.Logging) (logr.Logger, *verbosity) {
+// later. Lines that are not errors go to info if the configuration splits the log.
+func newLogger(destination, info io.Writer, c config.Logging) (logr.Logger, *verbosity) {
 	w := &logWriter{Writer: destination, clock: clock.RealClock{}}
+	if routing := c.Routing(); routing.SplitStream {
+		w.split = newSplitLog(destination, info, c.Format, routing.InfoBufferSize.Value())
+		w.Writer = w.split
+	}
 	level := &verbosity{logWriter: w}
 	level.level.Set(slog.Level(-c.Verbosity))
 	options := &slog.HandlerOptions{Level: &level.level, ReplaceAttr: plainLevel}
@@ -52,6 +56,7 @@ type logWriter struct {
 	clock clock.PassiveClock
 	// began is the Unix time in nanoseconds at which the current write began; 0 between writes.
 	began atomic.Int64
+	split *splitLog // nil: the log is one stream
 }
 
 // Write implements io.Writer.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestVModule(t *testing.T) {
 		{"logging_test=0", 3, "0 3"}, // raises, never lowers
 	} {
 		var written bytes.Buffer
-		logger, _ := newLogger(&written, config.Logging{Format: "text", Verbosity: c.level, VModule: c.vmodule})
+		logger, _ := newLogger(&written, io.Discard, config.Logging{Format: "text", Verbosity: c.level, VModule: c.vmodule})
 		logger = logger.WithName("x").WithValues("a", 1)
 		for _, level := range []int{0, 3, 5} {
 			logger.V(level).Info("line", "level", level)
@@ -84,5 +85,43 @@ func TestBlockedLog(t *testing.T) {
 	<-written
 	if err := w.Blocked(t.Context()); err != nil {
 		t.Errorf("still blocked after the write: %v", err)
+	}
+}
+
+// TestSplitLog checks that a split log has its errors in one stream and its other lines in another stream, and that
+// the second stream is buffered until it is flushed.
+func TestSplitLog(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		for _, buffer := range []int64{0, 300} {
+			c := config.Default().Logging
+			routing := &c.Options.Text.OutputRoutingOptions
+			if c.Format = format; format == "json" {
+				routing = &c.Options.JSON.OutputRoutingOptions
+			}
+			routing.SplitStream = true
+			if err := routing.InfoBufferSize.Set(strconv.FormatInt(buffer, 10)); err != nil {
+				t.Fatal(err)
+			}
+			var failures, info bytes.Buffer
+			logger, level := newLogger(&failures, &info, c)
+			logger.Info("level=ERROR,\"level\":\"ERROR\"")
+			logger.Error(nil, "broken")
+			if written := info.Len() > 0; written != (buffer == 0) {
+				t.Errorf("%s with a buffer of %d bytes: got %q", format, buffer, info.String())
+			}
+			for range 3 { // exceeds the buffer
+				logger.Info(strings.Repeat("x", 100))
+			}
+			if !strings.HasSuffix(info.String(), "\n") {
+				t.Errorf("%s with a buffer of %d bytes: the last line of %q is incomplete", format, buffer, info.String())
+			}
+			level.split.flush()
+			if lines := strings.Count(info.String(), "\n"); lines != 4 {
+				t.Errorf("%s with a buffer of %d bytes: %d lines, want 4", format, buffer, lines)
+			}
+			if got := failures.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "broken") {
+				t.Errorf("%s: got the errors %q", format, got)
+			}
+		}
 	}
 }

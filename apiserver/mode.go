@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/util/webhook"
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/aggregator/remote"
@@ -15,6 +14,7 @@ import (
 	"quorate.dev/apiserver/peers"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
+	"quorate.dev/apiserver/serviceresolver"
 	"quorate.dev/apiserver/serving"
 	"quorate.dev/apiserver/startup"
 )
@@ -31,7 +31,7 @@ type mode interface {
 	composeBackground() (background, error)
 	composeAdmission(*admission.Chain) error
 	// webhookClients configures the clients of webhooks. A response may have at most maxResponse bytes.
-	webhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper
+	webhookClients(maxResponse int64) serviceresolver.Clients
 	// followDefinitions is a crd.Follow.
 	followDefinitions(
 		ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error

@@ -83,5 +83,8 @@ func configureProcess(c *config.Config, logger logr.Logger, level *verbosity) er
 	if err := checkPeers(c.Peers); err != nil {
 		return err
 	}
+	if err := preflight.Logging(utilfeature.DefaultFeatureGate, c.Logging); err != nil {
+		return err
+	}
 	return preflight.UIDHeaders(utilfeature.DefaultFeatureGate, c)
 }

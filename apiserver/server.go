@@ -25,6 +25,7 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/controllers/storageversions"
 	"quorate.dev/apiserver/egress"
 	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/handlers"
@@ -50,8 +51,10 @@ type Server struct {
 	stores   *stores.Stores
 	registry *registry.Registry
 	// objects is the access of this server's own code to the registry.
-	objects  *client.Client
-	loopback *loopback
+	objects *client.Client
+	// storageVersions is nil if storage versions are not recorded.
+	storageVersions *storageversions.Recorder
+	loopback        *loopback
 	clients
 	auth *auth
 	// auditor is nil if nothing is audited.
@@ -167,7 +170,9 @@ func loadEnvironment(
 	if e.apis, err = builtin.Enable(c.API.RuntimeConfig, preflight.Emulation(c)); err != nil {
 		return e, err
 	}
-	if err = preflight.Leadership(utilfeature.DefaultFeatureGate, e.apis); err != nil {
+	gates := utilfeature.DefaultFeatureGate
+	err = errors.Join(preflight.Leadership(gates, e.apis), preflight.StorageVersions(gates, c, e.apis))
+	if err != nil {
 		return e, err
 	}
 	if e.egress, err = egress.Load(c.API.EgressSelectorFile); err != nil {
@@ -204,6 +209,9 @@ func (s *Server) compose(ctx context.Context, chain *admission.Chain) (err error
 	builtIn, err := s.mode.definitions()
 	if err != nil {
 		return err
+	}
+	if s.storageVersions != nil {
+		s.storageVersions.SetResources(storageversions.Resources(builtIn, builtin.DecodableVersions()))
 	}
 	s.catalogs = newCatalogs(builtIn, s.catalog, s.registry, s.config.Extension)
 	s.requests = filters.NewMetrics(s.metrics, s.catalog)
@@ -245,18 +253,23 @@ func (s *Server) composeRegistry(chain *admission.Chain) {
 		Metrics:          registry.NewMetrics(s.metrics),
 		OwnWrites:        newOwnWrites(s.metrics, s.clock),
 		DeleteUnreadable: stores.DeletesUnreadable(),
-		WaitForCaches:    !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
 	})
-	s.objects = client.New(client.Options{
+	options := client.Options{
 		Registry: s.registry, Auditor: s.auditor, Clock: s.clock, Logger: s.logger.WithName("registry"),
-	})
+	}
+	if preflight.RecordsStorageVersions(utilfeature.DefaultFeatureGate, s.config) {
+		s.storageVersions = &storageversions.Recorder{}
+		options.Permit = s.storageVersions.PermitOwn
+	}
+	s.objects = client.New(options)
 }
 
 // composeResources composes OpenAPI, admission and the controller of custom resources.
 func (s *Server) composeResources(chain *admission.Chain) (err error) {
 	s.schemas, err = openapi.New(openapi.Options{
 		Catalogs: s.catalog, Remote: s.background.documents, Forward: s.background.forward,
-		Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("openapi"),
+		NoEnumerations: !utilfeature.DefaultFeatureGate.Enabled(features.OpenAPIEnums),
+		Idle:           s.idle, Clock: s.clock, Logger: s.logger.WithName("openapi"),
 	})
 	if err != nil {
 		return err
@@ -296,6 +309,9 @@ func (s *Server) composeHandler() (http.Handler, error) {
 		GoawayChance:                s.config.Serving.GoawayChance,
 		StrictTransportSecurity:     s.config.Serving.StrictTransportSecurity,
 		CORSAllowedOrigins:          origins,
+	}
+	if s.storageVersions != nil {
+		options.Permit = s.storageVersions.PermitRequest
 	}
 	s.memory.bound(&options)
 	return filters.Chain(options, s.background.peers.Handler(routes)), nil

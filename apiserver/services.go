@@ -107,6 +107,9 @@ func (s *cluster) composeKubernetesService(addresses netip.Prefix) (*kubernetess
 	case "master-count":
 		options.Addresses = kubernetesservice.Count(s.config.API.ServerCount)
 	}
+	if err := options.ValidatePublicIP(); err != nil {
+		return nil, err
+	}
 	if options.Addresses != nil && (public.To4() != nil) != addresses.Addr().Is4() {
 		return nil, fmt.Errorf("service IP family %q must match public address family %q", addresses, public)
 	}

@@ -45,6 +45,8 @@ const (
 	hookServiceCIDR       = "start-kubernetes-service-cidr-controller"
 	hookKubernetesService = "bootstrap-controller"
 	hookAutoregistration  = "kube-apiserver-autoregistration"
+	hookIdentity          = "start-kube-apiserver-identity-lease-controller"
+	hookStorageVersions   = "built-in-resources-storage-version-updater"
 )
 
 // bootstrapHooks create the objects that every cluster has.
@@ -55,7 +57,7 @@ var bootstrapHooks = []string{hookNamespaces, hookRBAC, hookPriorityClasses, hoo
 func (s *cluster) startUp() startup.Sequence {
 	b := bootstrap.New(s.objects.Named("bootstrap"), s.clock, s.logger.WithName("bootstrap"))
 	storage := []string{hookStorage}
-	return slices.Concat(s.stores.Hooks(), s.housekeeping(), startup.Sequence{
+	sequence := slices.Concat(s.stores.Hooks(), s.housekeeping(), startup.Sequence{
 		{Name: "auth-configuration", Run: startup.Forever(s.auth.run)},
 		{Name: hookRBACInformers, After: storage, Run: s.followRBAC},
 		{Name: hookServiceInformers, After: storage, Run: s.services.follow},
@@ -71,6 +73,10 @@ func (s *cluster) startUp() startup.Sequence {
 			Leases: true, Run: s.runControllers,
 		},
 	})
+	if s.storageVersions != nil {
+		awaitStorageVersions(sequence)
+	}
+	return sequence
 }
 
 // housekeeping returns the hooks of memory and idle custom resources.
@@ -109,19 +115,9 @@ func (s *cluster) reportedHooks(b *bootstrap.Bootstrap) startup.Sequence {
 			Name: "start-cluster-authentication-info-controller", Restarts: true, After: bootstrapHooks,
 			Run: s.keepAuthentication(b),
 		})
-	if identityLeases() {
-		list = append(list,
-			startup.Hook{
-				Name: "start-kube-apiserver-identity-lease-controller", Restarts: true, After: bootstrapHooks,
-				Leases: true, Run: s.keepIdentity,
-			},
-			startup.Hook{Name: "start-kube-apiserver-identity-lease-garbage-collector", Restarts: true, After: bootstrapHooks,
-				Run: s.keep(b.IdentityCleanupLoop)})
-	}
-	if utilfeature.DefaultFeatureGate.Enabled(features.WatchCacheInitializationPostStartHook) {
-		list = append(list, startup.Hook{Name: "storage-readiness", Run: s.stores.AwaitInitialized})
-	}
+	list = append(list, s.identityHooks(b)...)
 	list = append(list,
+		startup.Hook{Name: "storage-readiness", Run: s.stores.AwaitInitialized},
 		startup.Hook{
 			Name: "start-legacy-token-tracking-controller", Restarts: true, After: bootstrapHooks, Run: s.keepLegacyTokens(b),
 		},
@@ -149,6 +145,9 @@ func (s *cluster) reportedHooks(b *bootstrap.Bootstrap) startup.Sequence {
 		},
 		startup.Hook{Name: "apiservice-registration-controller", Run: startup.Await(s.apiServices.Known())},
 		startup.Hook{Name: "apiservice-discovery-controller", After: storage, Run: s.aggregation.runDiscovery},
+	)
+	list = append(list, s.storageVersionHooks()...)
+	list = append(list,
 		startup.Hook{Name: hookAutoregistration, Run: startup.Await(s.apiServices.Began())},
 		startup.Hook{
 			Name: "apiservice-openapi-controller", After: storage, Run: startup.Begin(s.aggregation.documents.RunOpenAPIV2),
@@ -161,6 +160,20 @@ func (s *cluster) reportedHooks(b *bootstrap.Bootstrap) startup.Sequence {
 		list[i].Check = list[i].Name != hookRBAC || s.hasRBAC()
 	}
 	return list
+}
+
+// identityHooks returns the hooks of the identity Leases of replicas.
+func (s *cluster) identityHooks(b *bootstrap.Bootstrap) startup.Sequence {
+	if !identityLeases() {
+		return nil
+	}
+	return startup.Sequence{
+		{Name: hookIdentity, Restarts: true, After: bootstrapHooks, Leases: true, Run: s.keepIdentity},
+		{
+			Name: "start-kube-apiserver-identity-lease-garbage-collector", Restarts: true, After: bootstrapHooks,
+			Run: s.keep(b.IdentityCleanupLoop),
+		},
+	}
 }
 
 // idleTimeout is the time after which the schemas, validators and converters of an unused custom resource are dropped.
@@ -328,9 +341,13 @@ func (s *cluster) keepIdentity(ctx context.Context, done func()) error {
 		return fmt.Errorf("the host name identifies the replica: %w", err)
 	}
 	ip, port := s.peerAddress()
-	done()
-	return bootstrap.New(s.objects.Named("identity-lease"), s.clock, s.logger.WithName("identity")).
-		Identity(hostname, net.JoinHostPort(ip, port)).Run(ctx)
+	identity := bootstrap.New(s.objects.Named("identity-lease"), s.clock, s.logger.WithName("identity")).
+		Identity(hostname, net.JoinHostPort(ip, port))
+	if s.storageVersions == nil {
+		done() // storage versions are not recorded before the lease exists
+		return identity.Run(ctx, func() {})
+	}
+	return identity.Run(ctx, done)
 }
 
 // electsLeaders reports whether the controller of coordinated leader election is enabled.

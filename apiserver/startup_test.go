@@ -11,15 +11,28 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/panics"
 )
 
 // composed returns a server whose etcd cannot be reached.
 func composed(t *testing.T) *Server {
 	t.Helper()
+	return composedWith(t, nil)
+}
+
+// composedWith returns what composed returns, with a value of --runtime-config.
+func composedWith(t *testing.T, runtimeConfig map[string]string) *Server {
+	t.Helper()
 	c := config.Default()
+	c.API.RuntimeConfig = runtimeConfig
 	c.Etcd.Servers = []string{"http://127.0.0.1:1"}
 	c.Authorization.Modes = []string{"Node", "RBAC"}
 	c.Serving.CertDirectory, c.Serving.AdvertiseAddress = t.TempDir(), "192.0.2.1"
@@ -54,6 +67,32 @@ func TestStartOrder(t *testing.T) {
 	}
 	if got != string(want) {
 		t.Errorf("the order has changed; run the test with -update if that is intended\n%s", cmp.Diff(string(want), got))
+	}
+}
+
+// TestStorageVersionsAreRecordedFirst checks the order of hooks with the feature gate StorageVersionAPI: hooks that
+// write wait for the storage versions, and the storage versions wait for the identity Lease only.
+func TestStorageVersionsAreRecordedFirst(t *testing.T) {
+	if composed(t).storageVersions != nil {
+		t.Error("storage versions are recorded by default")
+	}
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.StorageVersionAPI, true)
+	s := composedWith(t, map[string]string{"internal.apiserver.k8s.io/v1alpha1": "true"})
+	after := map[string][]string{}
+	for _, hook := range s.hooks.Sequence() {
+		after[hook.Name] = hook.After
+	}
+	for name, want := range map[string][]string{
+		hookIdentity: {hookNamespaces}, hookStorageVersions: {hookIdentity},
+		hookClusterPolicy: {hookStorage, hookStorageVersions}, hookFlowControl: {hookStorage, hookStorageVersions},
+	} {
+		if !slices.Equal(after[name], want) {
+			t.Errorf("%s is after %v, want %v", name, after[name], want)
+		}
+	}
+	key := resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: "default", Name: "a"}
+	if err := s.objects.Named("writer").Delete(t.Context(), key, nil); !apierrors.IsServiceUnavailable(err) {
+		t.Errorf("an own write: got the error %v", err)
 	}
 }
 

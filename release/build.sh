@@ -8,12 +8,14 @@
 #   IMAGE          name of the image in manifests, bundle and chart; default: quorate. Example: registry.example/quorate
 #   ARCHITECTURES  default: amd64 arm64
 #   VERSION        without v; default: that in the file VERSION. Tests of upgrades set it; `quorate version` does not follow
+#   TAG            tag of the image; default: the version and that of Kubernetes, such as v0.1.0-k8s1.37.2
 #   DIST           absolute path of the directory to replace; default: dist of the repository
 #   BINARIES       directory with linux-ARCHITECTURE/quorate to use rather than build; for tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
 IMAGE=${IMAGE:-quorate} ARCHITECTURES=${ARCHITECTURES:-amd64 arm64} BINARIES=${BINARIES:-} DIST=${DIST:-$PWD/dist}
-VERSION=${VERSION:-$(cat VERSION)} REVISION=$(git rev-parse HEAD) TIME=$(git log -1 --format=%ct)
+KUBERNETES=$(go list -m -f '{{slice .Version 1}}' k8s.io/kubernetes) VERSION=${VERSION:-$(cat VERSION)}
+TAG=${TAG:-v$VERSION-k8s$KUBERNETES} REVISION=$(git rev-parse HEAD) TIME=$(git log -1 --format=%ct)
 CREATED=$(date -u -d "@$TIME" +%Y-%m-%dT%H:%M:%SZ)
 export CGO_ENABLED=0
 
@@ -44,7 +46,8 @@ image() {
   for architecture in $ARCHITECTURES; do
     platforms+=("linux/$architecture=$DIST/build/linux-$architecture")
   done
-  go run -C tools/image . -output "$DIST" -name "$IMAGE" -version "$VERSION" -revision "$REVISION" -created "$CREATED" "${platforms[@]}"
+  go run -C tools/image . -output "$DIST" -name "$IMAGE" -tag "$TAG" -version "$VERSION" -kubernetes "$KUBERNETES" \
+    -revision "$REVISION" -created "$CREATED" "${platforms[@]}"
   tar -C "$DIST/image" --sort=name --mtime="@$TIME" --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw \
     -cf "$DIST/quorate-v$VERSION-image.tar" .
 }
@@ -52,12 +55,12 @@ image() {
 manifests() {
   local file
   for file in install install-namespaced extension monitoring; do
-    sed "s|quorate:latest|$IMAGE:v$VERSION|" "manifests/$file.yaml" > "$DIST/$file.yaml"
+    sed "s|quorate:latest|$IMAGE:$TAG|" "manifests/$file.yaml" > "$DIST/$file.yaml"
   done
-  go run ./release/bundle -version "$VERSION" -image "$IMAGE:v$VERSION" -bundle-image "$IMAGE-bundle:v$VERSION" -output "$DIST/build/olm"
+  go run ./release/bundle -version "$VERSION" -image "$IMAGE:$TAG" -bundle-image "$IMAGE-bundle:v$VERSION" -output "$DIST/build/olm"
   archive "$DIST/quorate-v$VERSION-bundle.tar.gz" "$DIST/build/olm" bundle catalog
   go run ./release/chart -version "$VERSION" -output "$DIST/build/charts/quorate"
-  sed -i "s|^  repository: quorate$|  repository: $IMAGE|" "$DIST/build/charts/quorate/values.yaml"
+  sed -i "s|^  repository: quorate$|  repository: $IMAGE|; s|^  tag: \"\"$|  tag: $TAG|" "$DIST/build/charts/quorate/values.yaml"
   archive "$DIST/quorate-$VERSION.tgz" "$DIST/build/charts" quorate
 }
 

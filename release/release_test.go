@@ -112,7 +112,11 @@ func checkParts(t *testing.T, directory, sums string) {
 	if !slices.Equal(names, want) {
 		t.Errorf("the release has %q, want %q", names, want)
 	}
-	image := "registry.example/quorate:v" + version
+	tag, err := manifest.Tag(root, version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := "registry.example/quorate:v" + tag
 	for _, name := range []string{"install.yaml", "install-namespaced.yaml"} {
 		if text := read(t, directory, name); strings.Count(text, image) != 2 || strings.Contains(text, "quorate:latest") {
 			t.Errorf("%s does not have the image %s twice", name, image)

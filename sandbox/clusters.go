@@ -142,7 +142,7 @@ func (s *sandbox) applyDemo(ctx context.Context, client dynamic.Interface) error
 	cluster := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "ApiServerCluster",
 		"metadata": map[string]any{"name": demo.Name, "namespace": demo.Namespace},
-		"spec":     map[string]any{"replicas": int64(s.settings.replicas)},
+		"spec":     s.demoSpec(),
 	}}
 	_, err := api.Create(ctx, cluster, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) || !s.settings.replicasSet {
@@ -154,6 +154,17 @@ func (s *sandbox) applyDemo(ctx context.Context, client dynamic.Interface) error
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, s.settings.replicas)
 	_, err = api.Patch(ctx, demo.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
+}
+
+// demoSpec returns the spec with which demo is created.
+func (s *sandbox) demoSpec() map[string]any {
+	spec := map[string]any{"replicas": int64(s.settings.replicas)}
+	if len(s.settings.images) == 1 {
+		for name := range s.settings.images {
+			spec["image"] = name
+		}
+	}
+	return spec
 }
 
 // clusterWatcher prints the state of every cluster, and writes the kubeconfig files of the clusters.

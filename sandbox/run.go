@@ -212,7 +212,8 @@ func (s *sandbox) nodeAgent(config *rest.Config, kubelet *tls.Config, dns string
 	server := s.plane.Address()
 	return node.New(node.Options{
 		Client: kubernetes.NewForConfigOrDie(config), Name: NodeName, Directory: s.home.path, Network: s.home.state.Network,
-		Executable: executable, Table: s.table, Spawner: s.spawner, Clock: clock.RealClock{}, Logger: s.log.WithName("node"),
+		Executable: executable, Images: s.settings.images, Table: s.table, Spawner: s.spawner,
+		Clock: clock.RealClock{}, Logger: s.log.WithName("node"),
 		Kubelet: node.Kubelet{TLS: kubelet, Client: management.KubeletClient},
 		Environment: []string{
 			resolver.Variable + "=" + dns,

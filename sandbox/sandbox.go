@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"syscall"
 
@@ -28,6 +29,8 @@ type settings struct {
 	replicasSet bool
 	empty       bool
 	json        bool
+	// images has the program that runs in the pods of an image. Pods of other images run this program.
+	images map[string]string
 }
 
 // Run runs the command `quorate sandbox` until ctx is done.
@@ -63,6 +66,8 @@ func newCommand() *cobra.Command {
 	command.PersistentFlags().StringVar(&s.directory, "dir", defaultDirectory, "Directory for data, logs and kubeconfigs.")
 	command.Flags().Int32Var(&s.replicas, "replicas", 3, "API servers of demo.")
 	command.Flags().BoolVar(&s.empty, "empty", false, "Do not create the cluster demo.")
+	command.Flags().StringToStringVar(&s.images, "image", nil, "NAME=FILE: pods with the image NAME run the program "+
+		"FILE, such as another release. Pods with other images run this program. With one image, demo is created with it.")
 	command.Flags().BoolVar(&s.json, "json", false, "Print one JSON object per event.")
 	command.AddCommand(&cobra.Command{
 		Use: "delete", Short: "Delete a stopped sandbox with all of its data", Args: cobra.NoArgs,
@@ -79,6 +84,9 @@ func start(ctx context.Context, s settings) error {
 	if s.replicas < 1 {
 		return errors.New("--replicas must be at least 1")
 	}
+	if err := checkImages(s.images); err != nil {
+		return err
+	}
 	home, err := openHome(s.directory)
 	if err != nil {
 		return err
@@ -89,6 +97,18 @@ func start(ctx context.Context, s settings) error {
 		return err
 	}
 	return sandbox.run(ctx)
+}
+
+// checkImages returns an error if a program of --image cannot be found by its absolute path.
+func checkImages(images map[string]string) error {
+	for name, file := range images {
+		if info, err := os.Stat(file); err != nil {
+			return fmt.Errorf("--image %s: %w", name, err)
+		} else if !filepath.IsAbs(file) || !info.Mode().IsRegular() {
+			return fmt.Errorf("--image %s: %s must be the absolute path of a program", name, file)
+		}
+	}
+	return nil
 }
 
 func style(s settings) progress.Style {

@@ -194,3 +194,38 @@ func TestCommandLine(t *testing.T) {
 		}
 	}
 }
+
+// TestImages checks which values of --image are accepted, and that demo is created with an image only if there is
+// exactly one.
+func TestImages(t *testing.T) {
+	directory := t.TempDir()
+	program := filepath.Join(directory, "quorate")
+	if err := os.WriteFile(program, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(directory)
+	for file, want := range map[string]string{
+		program:     "",
+		directory:   "must be the absolute path of a program",
+		"quorate":   "must be the absolute path of a program",
+		"/none/one": "no such file or directory",
+	} {
+		err := checkImages(map[string]string{"next": file})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got the error %v, want %q", file, err, want)
+		}
+	}
+	for _, test := range []struct {
+		images map[string]string
+		want   any
+	}{
+		{nil, nil},
+		{map[string]string{"next": program}, "next"},
+		{map[string]string{"next": program, "last": program}, nil},
+	} {
+		s := sandbox{settings: settings{replicas: 1, images: test.images}}
+		if got := s.demoSpec()["image"]; got != test.want {
+			t.Errorf("with the images %v, demo has the image %v, want %v", test.images, got, test.want)
+		}
+	}
+}

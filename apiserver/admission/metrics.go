@@ -43,18 +43,18 @@ func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Met
 	buckets := []float64{0.005, 0.025, 0.1, 0.5, 1.0, 2.5}
 	m := &Metrics{
 		clock: clock,
-		plugins: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		plugins: prometheus.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
 			Name: "apiserver_admission_controller_admission_duration_seconds",
 			Help: "[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each " +
 				"operation and API resource and type (validate or admit).",
 			Buckets: buckets,
-		}, []string{"name", "type", "operation", "rejected"}),
-		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		}), []string{"name", "type", "operation", "rejected"}),
+		steps: prometheus.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
 			Name: "apiserver_admission_step_admission_duration_seconds",
 			Help: "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API " +
 				"resource and step type (validate or admit).",
 			Buckets: buckets,
-		}, []string{"type", "operation", "rejected"}),
+		}), []string{"type", "operation", "rejected"}),
 		summary: prometheus.NewSummaryVec(prometheus.SummaryOpts{
 			Name: "apiserver_admission_step_admission_duration_seconds_summary",
 			Help: "[ALPHA] Admission sub-step latency summary in seconds, broken out for each operation and API " +

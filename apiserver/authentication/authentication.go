@@ -53,12 +53,12 @@ type Options struct {
 type Authenticator struct {
 	options Options
 	tokens  *Tokens
-	metrics *metrics
+	metrics *certificateMetrics
 }
 
 // New returns an authenticator with the enabled methods.
 func New(options Options) *Authenticator {
-	a := &Authenticator{options: options, metrics: newMetrics(options.Registerer)}
+	a := &Authenticator{options: options, metrics: newCertificateMetrics(options.Registerer)}
 	tokens := slices.Clone(options.Tokens)
 	caches := newCacheMetrics(options.Registerer)
 	if options.Webhook != nil {

@@ -5,22 +5,25 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"quorate.dev/apiserver/metrics"
 )
 
-type metrics struct {
+// certificateMetrics has the metrics of client certificates.
+type certificateMetrics struct {
 	certificateLife prometheus.Histogram
 }
 
-func newMetrics(registerer prometheus.Registerer) *metrics {
-	return &metrics{
-		certificateLife: promauto.With(registerer).NewHistogram(prometheus.HistogramOpts{
+func newCertificateMetrics(registerer prometheus.Registerer) *certificateMetrics {
+	return &certificateMetrics{
+		certificateLife: promauto.With(registerer).NewHistogram(metrics.Histogram(prometheus.HistogramOpts{
 			Name: "apiserver_client_certificate_expiration_seconds",
 			Help: "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate a request.",
 			// The buckets range from half an hour to a year.
 			Buckets: []float64{
 				0, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 345600, 604800, 2592000, 7776000, 15552000, 31104000,
 			},
-		}),
+		})),
 	}
 }
 
@@ -39,10 +42,10 @@ func newCacheMetrics(registerer prometheus.Registerer) *cacheMetrics {
 	requests := f.NewCounterVec(prometheus.CounterOpts{
 		Name: prefix + "request_total", Help: "[ALPHA] Number of tokens looked up in the cache by status, hit or miss.",
 	}, status)
-	durations := f.NewHistogramVec(prometheus.HistogramOpts{
+	durations := f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
 		Name: prefix + "request_duration_seconds",
 		Help: "[ALPHA] Duration of the authentication of a token by status, hit or miss.",
-	}, status)
+	}), status)
 	fetches := f.NewCounterVec(prometheus.CounterOpts{
 		Name: prefix + "fetch_total", Help: "[ALPHA] Number of tokens that were not in the cache by status, ok or error.",
 	}, status)

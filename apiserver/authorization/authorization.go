@@ -27,7 +27,7 @@ var ErrBusy = errors.New("too many authorization checks")
 
 // Mode is one authorization mode.
 type Mode interface {
-	authorizer.Authorizer
+	authorizer.UnconditionalAuthorizer
 	authorizer.RuleResolver
 }
 
@@ -62,9 +62,15 @@ type Authorizer struct {
 	last *apiserver.AuthorizationConfiguration
 }
 
-// instrumented is a mode and the counters of its decisions.
-type instrumented struct {
+// Named is a mode and the name that precedes the reasons of its decisions in the messages of denied requests.
+type Named struct {
 	Mode
+	Name string
+}
+
+// instrumented is a named mode and the counters of its decisions.
+type instrumented struct {
+	Named
 	allowed, denied prometheus.Counter
 }
 
@@ -85,11 +91,11 @@ func New(options Options) (*Authorizer, error) {
 
 // Of returns an authorizer with modes that are not part of a configuration. Like upstream's delegated authorization it
 // has no metrics, and it cannot be reloaded.
-func Of(modes ...Mode) *Authorizer {
+func Of(modes ...Named) *Authorizer {
 	a := &Authorizer{options: Options{Configuration: &Configuration{}}, metrics: newDecisionMetrics(nil)}
 	var all []instrumented
 	for _, mode := range modes {
-		all = append(all, a.metrics.instrument("", "", mode))
+		all = append(all, a.metrics.instrument("", mode))
 	}
 	a.modes.Store(&all)
 	return a
@@ -107,7 +113,7 @@ func (a *Authorizer) build(content *apiserver.AuthorizationConfiguration) ([]ins
 		if err != nil {
 			return nil, err
 		}
-		modes = append(modes, a.metrics.instrument(string(one.Type), one.Name, mode))
+		modes = append(modes, a.metrics.instrument(string(one.Type), Named{mode, one.Name}))
 	}
 	return modes, nil
 }
@@ -161,13 +167,27 @@ func (a *Authorizer) Authorize(
 		case authorizer.DecisionNoOpinion:
 		}
 		if reason != "" {
-			reasons = append(reasons, reason)
+			reasons = append(reasons, mode.Name+": "+reason)
 		}
 		if err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return authorizer.DecisionNoOpinion, strings.Join(reasons, "\n"), utilerrors.NewAggregate(errs)
+}
+
+// ConditionsAwareAuthorize implements authorizer.Authorizer. No mode makes conditional decisions.
+func (a *Authorizer) ConditionsAwareAuthorize(
+	ctx context.Context, attributes authorizer.Attributes,
+) authorizer.ConditionsAwareDecision {
+	return authorizer.ConditionsAwareDecisionFromParts(a.Authorize(ctx, attributes))
+}
+
+// EvaluateConditions implements authorizer.Authorizer. It always fails, because no decision has conditions.
+func (*Authorizer) EvaluateConditions(
+	context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData,
+) (authorizer.Decision, string, error) {
+	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
 }
 
 // RulesFor implements authorizer.RuleResolver. It returns the rules of all modes.
@@ -191,7 +211,7 @@ func (a *Authorizer) RulesFor(
 // AlwaysAllow is the mode that allows every request.
 type AlwaysAllow struct{}
 
-// Authorize implements authorizer.Authorizer.
+// Authorize implements authorizer.UnconditionalAuthorizer.
 func (AlwaysAllow) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 	return authorizer.DecisionAllow, "", nil
 }
@@ -208,7 +228,7 @@ func (AlwaysAllow) RulesFor(
 // AlwaysDeny is the mode that allows no request. It has no opinion, so that other modes can allow a request.
 type AlwaysDeny struct{}
 
-// Authorize implements authorizer.Authorizer.
+// Authorize implements authorizer.UnconditionalAuthorizer.
 func (AlwaysDeny) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 	return authorizer.DecisionNoOpinion, "Everything is forbidden.", nil
 }

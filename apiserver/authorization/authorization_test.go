@@ -33,12 +33,15 @@ func TestModesInOrder(t *testing.T) {
 		reason   string
 	}{
 		{"AlwaysAllow", alice, authorizer.DecisionAllow, ""},
-		{"AlwaysDeny", alice, authorizer.DecisionNoOpinion, "Everything is forbidden."},
+		{"AlwaysDeny", alice, authorizer.DecisionNoOpinion, "alwaysdeny: Everything is forbidden."},
 		{"AlwaysDeny", admin, authorizer.DecisionAllow, ""},
-		{"Node,RBAC", alice, authorizer.DecisionNoOpinion, `RBAC: clusterrole.rbac.authorization.k8s.io "missing" not found`},
+		{
+			"Node,RBAC", alice, authorizer.DecisionNoOpinion,
+			`rbac: RBAC: clusterrole.rbac.authorization.k8s.io "missing" not found`,
+		},
 		{
 			"RBAC,AlwaysDeny", alice, authorizer.DecisionNoOpinion,
-			"RBAC: clusterrole.rbac.authorization.k8s.io \"missing\" not found\nEverything is forbidden.",
+			"rbac: RBAC: clusterrole.rbac.authorization.k8s.io \"missing\" not found\nalwaysdeny: Everything is forbidden.",
 		},
 		{"AlwaysDeny,AlwaysAllow", alice, authorizer.DecisionAllow, ""},
 	} {

@@ -17,10 +17,10 @@ func newDecisionMetrics(registerer prometheus.Registerer) *decisionMetrics {
 	}, []string{"type", "name", "decision"})}
 }
 
-func (m *decisionMetrics) instrument(kind, name string, mode Mode) instrumented {
+func (m *decisionMetrics) instrument(kind string, mode Named) instrumented {
 	return instrumented{
-		Mode:    mode,
-		allowed: m.decisions.WithLabelValues(kind, name, "allowed"),
-		denied:  m.decisions.WithLabelValues(kind, name, "denied"),
+		Named:   mode,
+		allowed: m.decisions.WithLabelValues(kind, mode.Name, "allowed"),
+		denied:  m.decisions.WithLabelValues(kind, mode.Name, "denied"),
 	}
 }

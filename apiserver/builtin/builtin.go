@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -28,6 +29,7 @@ import (
 	"quorate.dev/apiserver/builtin/discovery"
 	"quorate.dev/apiserver/builtin/dynamicresource"
 	"quorate.dev/apiserver/builtin/enablement"
+	"quorate.dev/apiserver/builtin/lifecycle"
 	"quorate.dev/apiserver/builtin/podpaths"
 	"quorate.dev/apiserver/builtin/rbac"
 	"quorate.dev/apiserver/builtin/scheduling"
@@ -67,7 +69,7 @@ type Options struct {
 	Tokens    authenticator.Token
 	Audiences authenticator.Audiences
 	// Authorizer decides access reviews, and checks writes of RBAC and some other kinds.
-	Authorizer authorizer.Authorizer
+	Authorizer authorizer.UnconditionalAuthorizer
 	// Rules returns the rules for SelfSubjectRulesReviews.
 	Rules authorizer.RuleResolver
 }
@@ -122,6 +124,7 @@ func Definitions(options Options) []*resource.Definition {
 		flowControlGroup(builder),
 		apiServerInternalGroup(builder),
 		storageMigrationGroup(builder),
+		lifecycle.Definitions(builder, options.Clock),
 	} {
 		all = append(all, group...)
 	}
@@ -150,5 +153,19 @@ func resourceOf(catalog *resource.CatalogHolder) func(schema.GroupVersionKind) (
 		return schema.GroupVersionResource{}, &meta.NoKindMatchError{
 			GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version},
 		}
+	}
+}
+
+// DecodableVersions returns a function that returns the versions from which stored objects of a built-in kind can be
+// decoded, in the order of preference.
+func DecodableVersions() func(schema.GroupKind) []schema.GroupVersion {
+	schemes := []*runtime.Scheme{apiextensions.NewScheme(), apiregistration.NewScheme(), legacyscheme.Scheme}
+	return func(kind schema.GroupKind) []schema.GroupVersion {
+		for _, scheme := range schemes {
+			if versions := scheme.VersionsForGroupKind(kind); len(versions) > 0 {
+				return versions
+			}
+		}
+		return nil
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/resource"
@@ -103,11 +105,31 @@ func TestDeprecatedKindsWarn(t *testing.T) {
 	}
 }
 
+// TestDeclarativeValidation checks that no strategy hides the declarative validation of upstream's strategy, which
+// would be lost without an error.
+func TestDeclarativeValidation(t *testing.T) {
+	// Upstream's strategies have none, and bindings update a pod without a strategy.
+	none := sets.New("customresourcedefinitions/", "customresourcedefinitions/status", "apiservices/",
+		"apiservices/status", "pods/binding")
+	for _, d := range definitions() {
+		for _, v := range d.Versions {
+			for name, endpoint := range v.Endpoints {
+				_, creates := endpoint.Create.(rest.DeclarativeValidationStrategy)
+				_, updates := endpoint.Update.(rest.DeclarativeValidationStrategy)
+				if (endpoint.Create == nil || creates) && (endpoint.Update == nil || updates) || none.Has(d.Plural+"/"+name) {
+					continue
+				}
+				t.Errorf("%s %s/%s: %T, %T", v.Name, d.Plural, name, endpoint.Create, endpoint.Update)
+			}
+		}
+	}
+}
+
 func TestConfigureRejectsGates(t *testing.T) {
 	for name, gates := range map[string]map[string]string{
 		"a wrong value": {"AllAlpha": "perhaps"}, "a wrong name": {"NoSuchGate": "true"},
-		"a feature that cannot be disabled": {"OpenAPIEnums": "false"},
-		"a feature that is not implemented": {"ShardedListAndWatch": "true"}, "all alpha features": {"AllAlpha": "true"},
+		"alpha features without a beta one":       {"AllAlpha": "true"},
+		"a feature without the one it depends on": {"StorageVersionAPI": "true", "APIServerIdentity": "false"},
 	} {
 		if err := builtin.Configure(builtin.Settings{Gates: gates}); err == nil {
 			t.Errorf("%s: no error", name)

@@ -66,7 +66,9 @@ func eventsGroup(builder *definition.Builder, timeToLive time.Duration) []*resou
 func flowControlGroup(builder *definition.Builder) []*resource.Definition {
 	group := builder.Group("flowcontrol.apiserver.k8s.io", "v1")
 	return []*resource.Definition{
-		group.Define(definition.Kind{Name: "FlowSchema", Strategy: flowschema.Strategy, Status: flowschema.StatusStrategy}),
+		group.Define(definition.Kind{
+			Name: "FlowSchema", Strategy: flowschema.Strategy, Status: flowschema.StatusStrategy, PrintsList: true,
+		}),
 		group.Define(definition.Kind{
 			Name:     "PriorityLevelConfiguration",
 			Strategy: prioritylevelconfiguration.Strategy, Status: prioritylevelconfiguration.StatusStrategy,
@@ -120,10 +122,11 @@ func policyGroup(builder *definition.Builder) []*resource.Definition {
 }
 
 func storageMigrationGroup(builder *definition.Builder) []*resource.Definition {
-	group := builder.Group("storagemigration.k8s.io", "v1beta1")
+	group := builder.Group("storagemigration.k8s.io", "v1", "v1beta1")
 	return []*resource.Definition{
 		group.Define(definition.Kind{
 			Name: "StorageVersionMigration", Gate: features.StorageVersionMigrator,
+			Storage:  schema.GroupVersion{Group: "storagemigration.k8s.io", Version: "v1beta1"},
 			Strategy: storagemigration.Strategy, Status: storagemigration.StatusStrategy,
 		}),
 	}

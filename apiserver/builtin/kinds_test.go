@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -170,6 +171,13 @@ func TestCustomResourceDefinitionStaysForItsInstances(t *testing.T) {
 		t.Errorf("stored as %.120s", stored.Kvs)
 	}
 	key := resource.Key{GroupResource: definitionsResource, Name: name}
+	// The text of other kinds begins with a capital.
+	const conflict = `Operation cannot be fulfilled on customresourcedefinitions.apiextensions.k8s.io "widgets.example.com": ` +
+		"precondition failed: UID in precondition: other, UID in object meta: "
+	err := s.Delete(ctx, key, metav1.NewPreconditionDeleteOptions("other"))
+	if !apierrors.IsConflict(err) || !strings.HasPrefix(err.Error(), conflict) {
+		t.Errorf("got the error %v, want %s", err, conflict)
+	}
 	if err := s.Delete(ctx, key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,10 +57,11 @@ func Configure(settings Settings) error {
 	if err := trial.SetFromMap(parsed); err != nil {
 		return err
 	}
-	if err := refuseUnimplemented(trial); err != nil {
+	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(parsed); err != nil {
 		return err
 	}
-	return utilfeature.DefaultMutableFeatureGate.SetFromMap(parsed)
+	metricsfeatures.ApplyFeatureGates(utilfeature.DefaultFeatureGate)
+	return nil
 }
 
 // Gates returns the feature gates that Configure would set, or its error, without changing the process.
@@ -82,7 +84,7 @@ func Gates(settings Settings) (featuregate.FeatureGate, error) {
 	if err := gates.SetFromMap(parsed); err != nil {
 		return nil, err
 	}
-	return gates, refuseUnimplemented(gates)
+	return gates, nil
 }
 
 // parseGates parses the values of feature gates.
@@ -116,57 +118,37 @@ func registerGates(gates featuregate.MutableVersionedFeatureGate) error {
 	return errors.Join(logsapi.AddFeatureGates(gates), metricsfeatures.AddFeatureGates(gates))
 }
 
-// unimplementedGates are feature gates that are disabled by default and not implemented by this server.
-var unimplementedGates = []featuregate.Feature{
-	features.APIServingWithRoutine, features.CBORServingAndStorage,
-	features.ManifestBasedAdmissionControlConfig, features.ShardedListAndWatch,
-	features.StorageVersionAPI, logsapi.LoggingAlphaOptions, metricsfeatures.NativeHistograms,
-	"ClientsAllowCBOR", "ClientsPreferCBOR",
+// withoutEffect are feature gates of parts of kube-apiserver that this server replaces: the goroutines of its handlers,
+// and the watches and snapshots of its watch cache.
+var withoutEffect = []featuregate.Feature{
+	features.APIServingWithRoutine, features.ConcurrentWatchObjectDecode, features.ListFromCacheSnapshot,
 }
 
-// constantGates are feature gates that are enabled by default and cannot be disabled: the generated schemas contain the
-// values of enumerations.
-var constantGates = []featuregate.Feature{features.OpenAPIEnums}
-
-// GateStatus returns a note about a feature gate that can only be enabled or only be disabled; empty if both values are
-// accepted.
+// GateStatus returns a note about a feature gate that has no effect. The note is empty for other gates.
 func GateStatus(name string) string {
-	switch gate := featuregate.Feature(name); {
-	case slices.Contains(unimplementedGates, gate):
-		return "not implemented: refused when on"
-	case slices.Contains(constantGates, gate):
-		return "refused when off"
+	if slices.Contains(withoutEffect, featuregate.Feature(name)) {
+		return "without effect"
 	}
 	return ""
 }
 
-// refuseUnimplemented returns an error if gates have values that are not implemented.
-func refuseUnimplemented(gates featuregate.FeatureGate) error {
-	var on []string
-	for _, gate := range unimplementedGates {
-		if gates.Enabled(gate) {
-			on = append(on, string(gate))
-		}
-	}
-	for _, gate := range constantGates {
-		if !gates.Enabled(gate) {
-			return fmt.Errorf("--feature-gates: %s cannot be disabled", gate)
-		}
-	}
-	if len(on) == 0 {
-		return nil
-	}
-	return fmt.Errorf("--feature-gates: not implemented yet: %s; set them to false", strings.Join(on, ", "))
-}
+// serveRemovedVariable is the environment variable with which kube-apiserver serves, for one more release, the APIs
+// that its version removes.
+const serveRemovedVariable = "KUBE_APISERVER_SERVE_REMOVED_APIS_FOR_ONE_RELEASE"
 
-// Enable parses the value of --runtime-config and applies the emulated version.
+// Enable parses the value of --runtime-config, and applies the emulated version and the environment variable
+// KUBE_APISERVER_SERVE_REMOVED_APIS_FOR_ONE_RELEASE.
 func Enable(config map[string]string, emulation enablement.Emulation) (enablement.APIs, error) {
-	if len(config) == 0 && !emulation.Older() {
-		return enablement.APIs{}, nil
+	if text, ok := os.LookupEnv(serveRemovedVariable); ok {
+		on, err := strconv.ParseBool(text)
+		if err != nil {
+			return enablement.APIs{}, err // kube-apiserver's error, which does not name the variable
+		}
+		emulation.ServeRemoved = on
 	}
 	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensions.NewScheme(), apiregistration.NewScheme()}
 	apis, err := enablement.Parse(config, schemes...)
-	if err == nil && emulation.Older() {
+	if err == nil {
 		apis, err = apis.Emulate(emulation, schemes...)
 	}
 	if err == nil && !apis.Serves(apiregistration.APIServices.WithVersion("v1")) {

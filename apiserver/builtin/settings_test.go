@@ -9,6 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	utilcompatibility "k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	clientfeatures "k8s.io/client-go/features"
+	"k8s.io/component-base/featuregate"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/kubernetes/pkg/features"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -18,17 +21,17 @@ import (
 
 // TestGatesAreNotApplied: Gates returns the gates of the settings and leaves the process as it is.
 func TestGatesAreNotApplied(t *testing.T) {
-	before := utilfeature.DefaultFeatureGate.Enabled(features.ClusterTrustBundle)
+	before := utilfeature.DefaultFeatureGate.Enabled(features.EvictionRequestAPI)
 	for name, gates := range map[string]map[string]string{
-		"a name":                    {"ClusterTrustBundle": "true"},
-		"a name with its component": {"kube:ClusterTrustBundle": "true"},
+		"a name":                    {"EvictionRequestAPI": "true"},
+		"a name with its component": {"kube:EvictionRequestAPI": "true"},
 	} {
 		got, err := builtin.Gates(builtin.Settings{Gates: gates})
-		if err != nil || !got.Enabled(features.ClusterTrustBundle) {
+		if err != nil || !got.Enabled(features.EvictionRequestAPI) {
 			t.Errorf("%s: the gate is disabled, %v", name, err)
 		}
 	}
-	if after := utilfeature.DefaultFeatureGate.Enabled(features.ClusterTrustBundle); after || before {
+	if after := utilfeature.DefaultFeatureGate.Enabled(features.EvictionRequestAPI); after || before {
 		t.Errorf("the gate of the process: before %t, after %t", before, after)
 	}
 }
@@ -49,10 +52,25 @@ func TestGatesOfEarlierVersion(t *testing.T) {
 	}
 }
 
+// TestGatesOfClients checks that a feature gate of client-go that is enabled with --feature-gates is enabled for the
+// clients in this process.
+func TestGatesOfClients(t *testing.T) {
+	for _, gate := range []clientfeatures.Feature{clientfeatures.ClientsAllowCBOR, clientfeatures.ClientsPreferCBOR} {
+		if _, err := builtin.Gates(builtin.Settings{Gates: map[string]string{string(gate): "true"}}); err != nil {
+			t.Errorf("%s: %v", gate, err)
+		}
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, featuregate.Feature(gate), true)
+		if !clientfeatures.FeatureGates().Enabled(gate) {
+			t.Errorf("%s is enabled, but not for clients", gate)
+		}
+	}
+}
+
 // TestGatesRejectsWhatConfigureRejects: both return the same errors.
 func TestGatesRejectsWhatConfigureRejects(t *testing.T) {
 	for _, gates := range []map[string]string{
-		{"AllAlpha": "perhaps"}, {"NoSuchGate": "true"}, {"OpenAPIEnums": "false"}, {"ShardedListAndWatch": "true"},
+		{"AllAlpha": "perhaps"}, {"NoSuchGate": "true"},
+		{"StorageVersionAPI": "true", "APIServerIdentity": "false"},
 	} {
 		_, got := builtin.Gates(builtin.Settings{Gates: gates})
 		want := builtin.Configure(builtin.Settings{Gates: gates})
@@ -62,10 +80,24 @@ func TestGatesRejectsWhatConfigureRejects(t *testing.T) {
 	}
 }
 
+// TestAlphaGates checks that all alpha features are accepted. Some depend on GenericWorkload, which is beta and
+// disabled by default.
+func TestAlphaGates(t *testing.T) {
+	gates, err := builtin.Gates(builtin.Settings{Gates: map[string]string{
+		"AllAlpha": "true", "GenericWorkload": "true", "OpenAPIEnums": "false",
+	}})
+	if err != nil || !gates.Enabled("StorageVersionAPI") || !gates.Enabled("CBORServingAndStorage") ||
+		gates.Enabled("OpenAPIEnums") {
+		t.Errorf("got %v, %v", gates, err)
+	}
+}
+
 func TestGateStatus(t *testing.T) {
 	for name, want := range map[string]string{
-		"ShardedListAndWatch": "not implemented: refused when on", "OpenAPIEnums": "refused when off",
-		"ClusterTrustBundle": "",
+		"CBORServingAndStorage": "", "OpenAPIEnums": "", "StorageVersionAPI": "",
+		"ShardedListAndWatch": "", "LoggingAlphaOptions": "", "APIServingWithRoutine": "without effect",
+		"ListFromCacheSnapshot":               "without effect",
+		"APIServerWebhookAuthenticationToken": "", "ConsistentListFromCacheSkipTimeoutFallback": "",
 	} {
 		if got := builtin.GateStatus(name); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
@@ -140,7 +172,7 @@ func TestMeasureFeatures(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	builtin.MeasureFeatures(registry)
 	values := gathered(t, registry)
-	for gate, want := range map[string]float64{"ClusterTrustBundle": 0, "OpenAPIEnums": 1} {
+	for gate, want := range map[string]float64{"EvictionRequestAPI": 0, "OpenAPIEnums": 1} {
 		if got, ok := values["kubernetes_feature_enabled{"+gate+"}"]; !ok || got != want {
 			t.Errorf("%s: got %v, present %t, want %v", gate, got, ok, want)
 		}

@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/component-base/metrics/legacyregistry"
 	_ "k8s.io/component-base/metrics/prometheus/restclient" // registers the metrics of client-go's clients
 	_ "k8s.io/component-base/metrics/prometheus/workqueue"  // registers the metrics of client-go's queues
@@ -12,8 +13,10 @@ import (
 // MeasureUpstream registers the process-wide metrics of upstream's packages: the Go runtime and the process, audit,
 // admission webhooks and policies, authorization and conversion webhooks, the graph of the Node authorizer, delegated
 // authentication and authorization, encryption, OIDC issuers, service-account tokens, pod security, CEL, declarative
-// and ratcheting validation, WebSocket streams, clients and work queues of client-go.
+// and ratcheting validation, WebSocket streams, clients and work queues of client-go. It must be called after
+// Configure, because the feature gates decide whether upstream's histograms have native buckets.
 func MeasureUpstream(registerer prometheus.Registerer) {
+	validation.RegisterMetrics()
 	registerer.MustRegister(metrics.FromUpstream(
 		process{legacyregistry.DefaultGatherer},
 		"go_", "process_",

@@ -136,8 +136,8 @@ var definitions = sync.OnceValue(func() []*resource.Definition {
 func everything(t testing.TB) []*resource.Definition {
 	t.Helper()
 	for _, gate := range []featuregate.Feature{
-		features.ClusterTrustBundle, features.GenericWorkload, features.PodCertificateRequest,
-		features.StorageVersionMigrator,
+		features.GenericWorkload, features.TopologyAwareWorkloadScheduling, features.CompositePodGroup,
+		features.EvictionRequestAPI,
 	} {
 		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, true)
 	}

@@ -59,7 +59,6 @@ var (
 //   - Bodies with quantities that have very many digits, also when their exponents are written out.
 //   - Protobuf map entries whose length exceeds their content. Generated decoders read the rest from the bytes after
 //     the entry, and then decode these bytes again, so that the cost is out of proportion to the size of the body.
-//     entry, and then decode these bytes again, so that the cost is out of proportion to the size of the body.
 //
 // A Guard parses a message exactly as the generated decoders do, so that both agree on where each message begins and
 // ends. It does not allocate per message. Bodies that are malformed in other ways pass, and fail to decode.
@@ -80,6 +79,9 @@ func NewGuard(scheme *runtime.Scheme) *Guard {
 func (g *Guard) Check(body []byte, mediaType string, kind schema.GroupVersionKind) error {
 	if mediaType == runtime.ContentTypeProtobuf {
 		return g.checkProtobuf(body, kind)
+	}
+	if mediaType == runtime.ContentTypeCBOR {
+		return g.checkCBOR(body, kind)
 	}
 	if mediaType == runtime.ContentTypeJSON && len(body) > maxEmbeddedNesting &&
 		jsonNestsDeeper(body, maxEmbeddedNesting) {

@@ -2,7 +2,6 @@ package codec
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -21,6 +20,7 @@ const (
 	JSON Media = iota
 	Protobuf
 	YAML
+	CBOR
 )
 
 // protobufMessage is implemented by generated Go types.
@@ -29,10 +29,13 @@ type protobufMessage interface {
 	MarshalToSizedBuffer([]byte) (int, error)
 }
 
-// Item returns an object's encoding that GET, LIST and WATCH share. A JSON item has no apiVersion and kind where the Go
-// type is known, and is complete where it is not; a protobuf item is the message without its envelope. Item clears the
-// kind of an object whose encoding omits it.
+// Item returns an object's encoding that GET, LIST and WATCH share. A JSON or CBOR item has no apiVersion and kind
+// where the Go type is known, and is complete where it is not; a protobuf item is the message without its envelope.
+// Item clears the kind of an object whose encoding omits it.
 func Item(media Media, external runtime.Object) ([]byte, error) {
+	if media == CBOR {
+		return cborItem(external)
+	}
 	if media == Protobuf {
 		message, ok := external.(protobufMessage)
 		if !ok {
@@ -69,6 +72,12 @@ func HeadSize(kind schema.GroupVersionKind) int {
 	return punctuation + len(kind.Kind) + len(kind.Group) + len(kind.Version)
 }
 
+// AppendCBOR appends a complete object as self-described CBOR, given its item. complete has the same meaning as in
+// AppendObject.
+func AppendCBOR(to []byte, kind schema.GroupVersionKind, complete bool, item []byte) []byte {
+	return appendCBORObject(append(to, cborMagic...), kind, complete, item)
+}
+
 // AppendObject appends a complete JSON object, given its item. complete is set if the item has apiVersion and kind
 // already.
 func AppendObject(to []byte, kind schema.GroupVersionKind, complete bool, item []byte) []byte {
@@ -94,18 +103,46 @@ func AppendEnvelope(to []byte, kind schema.GroupVersionKind, message []byte) []b
 
 // appendEnvelopeHead appends magic, runtime.Unknown.typeMeta, and the tag and length of raw.
 func appendEnvelopeHead(to []byte, kind schema.GroupVersionKind, size int) []byte {
-	const typeMeta, version, name = 1, 1, 2
-	gv := kind.GroupVersion().String()
 	to = append(to, protobufMagic...)
-	to = protowire.AppendTag(to, typeMeta, protowire.BytesType)
-	versionSize := protowire.SizeTag(version) + protowire.SizeBytes(len(gv))
-	to = protowire.AppendVarint(to, uint64(versionSize+protowire.SizeTag(name)+protowire.SizeBytes(len(kind.Kind))))
-	to = protowire.AppendTag(to, version, protowire.BytesType)
-	to = protowire.AppendString(to, gv)
-	to = protowire.AppendTag(to, name, protowire.BytesType)
+	to = protowire.AppendTag(to, unknownTypeMeta, protowire.BytesType)
+	to = protowire.AppendVarint(to, uint64(typeMetaSize(kind)))
+	to = protowire.AppendTag(to, typeMetaVersion, protowire.BytesType)
+	to = protowire.AppendVarint(to, uint64(versionSize(kind)))
+	if kind.Group != "" {
+		to = append(append(to, kind.Group...), '/')
+	}
+	to = append(to, kind.Version...)
+	to = protowire.AppendTag(to, typeMetaKind, protowire.BytesType)
 	to = protowire.AppendString(to, kind.Kind)
 	to = protowire.AppendTag(to, unknownRaw, protowire.BytesType)
 	return protowire.AppendVarint(to, uint64(size))
+}
+
+// These are field numbers of runtime.TypeMeta.
+const (
+	typeMetaVersion = 1
+	typeMetaKind    = 2
+)
+
+// versionSize returns the length of the group and version of a kind as text.
+func versionSize(kind schema.GroupVersionKind) int {
+	if kind.Group == "" {
+		return len(kind.Version)
+	}
+	return len(kind.Group) + 1 + len(kind.Version)
+}
+
+// typeMetaSize returns the length of the runtime.TypeMeta of a kind.
+func typeMetaSize(kind schema.GroupVersionKind) int {
+	return protowire.SizeTag(typeMetaVersion) + protowire.SizeBytes(versionSize(kind)) +
+		protowire.SizeTag(typeMetaKind) + protowire.SizeBytes(len(kind.Kind))
+}
+
+// envelopeSize returns the length of the envelope of a message of the given size, with the message.
+func envelopeSize(kind schema.GroupVersionKind, size int) int {
+	const tail = 4 // length of what appendEnvelopeTail appends
+	return len(protobufMagic) + protowire.SizeTag(unknownTypeMeta) + protowire.SizeBytes(typeMetaSize(kind)) +
+		protowire.SizeTag(unknownRaw) + protowire.SizeBytes(size) + tail
 }
 
 // appendEnvelopeTail appends the empty contentEncoding and contentType that upstream writes.
@@ -118,32 +155,46 @@ func appendEnvelopeTail(to []byte) []byte {
 }
 
 // ListBody is a list response around items that are shared with other responses. JSON items are separated by commas;
-// each protobuf item follows its tag and length.
+// each protobuf item follows its tag and length; CBOR items follow the length of their array.
 type ListBody struct {
 	media    Media
 	head     []byte
-	itemHead []byte // spliced into each JSON item; nil: items remain as they are
+	itemHead []byte // spliced into each JSON or CBOR item; nil: items remain as they are
 	items    []Encoding
 	tail     []byte
 }
 
 const listItems = 2 // field number of items in every list message
 
-// NewListBody prepares a list of items. In JSON, nil items become null and no items become []. itemHead, from Head, is
-// spliced into each JSON item; nil: items remain as they are.
+// NewListBody prepares a list of items. In JSON and CBOR, nil items become null and no items become []. itemKind is the
+// kind of the items if the list must name it in each of them; nil: items remain as they are.
 func NewListBody(
-	media Media, kind schema.GroupVersionKind, meta metav1.ListMeta, itemHead []byte, items []Encoding,
+	media Media, kind schema.GroupVersionKind, meta metav1.ListMeta, itemKind *schema.GroupVersionKind, items []Encoding,
 ) (*ListBody, error) {
-	b := &ListBody{media: media, items: items, itemHead: itemHead}
-	if media == Protobuf {
+	b := &ListBody{media: media, items: items}
+	switch media {
+	case Protobuf:
 		return b, b.frameProtobuf(kind, meta)
+	case CBOR:
+		if itemKind != nil {
+			b.itemHead = cborHead(*itemKind)
+		}
+		return b, b.frameCBOR(kind, meta)
+	}
+	if itemKind != nil {
+		b.itemHead = Head(*itemKind)
 	}
 	return b, b.frameJSON(kind, meta)
 }
 
-// NewUntypedListBody prepares a JSON list of custom resources, whose items are complete.
-func NewUntypedListBody(kind schema.GroupVersionKind, meta metav1.ListMeta, items []Encoding) (*ListBody, error) {
-	b := &ListBody{media: JSON, items: items}
+// NewUntypedListBody prepares a list of custom resources, whose items are complete, in JSON or CBOR.
+func NewUntypedListBody(
+	media Media, kind schema.GroupVersionKind, meta metav1.ListMeta, items []Encoding,
+) (*ListBody, error) {
+	b := &ListBody{media: media, items: items}
+	if media == CBOR {
+		return b, b.frameCBOR(kind, untypedListMeta{meta, meta.Continue})
+	}
 	return b, b.frameJSON(kind, untypedListMeta{meta, meta.Continue})
 }
 
@@ -186,10 +237,13 @@ func (b *ListBody) frameProtobuf(kind schema.GroupVersionKind, meta metav1.ListM
 	return nil
 }
 
-// Size returns the length of the body in bytes.
+// Size returns the length of the body in bytes, or an upper bound of it in CBOR.
 func (b *ListBody) Size() int {
 	size := len(b.head) + len(b.tail)
-	if b.media == Protobuf {
+	switch b.media {
+	case CBOR:
+		return b.cborSize()
+	case Protobuf:
 		for _, item := range b.items {
 			size += protowire.SizeTag(listItems) + protowire.SizeBytes(item.Size())
 		}
@@ -214,6 +268,9 @@ func (b *ListBody) AppendItem(to []byte, i int) []byte {
 		to = protowire.AppendVarint(to, uint64(b.items[i].Size()))
 		return b.items[i].AppendTo(to)
 	}
+	if b.media == CBOR {
+		return spliceCBOR(to, b.itemHead, b.items[i].Bytes())
+	}
 	if i > 0 {
 		to = append(to, ',')
 	}
@@ -225,39 +282,6 @@ func (b *ListBody) AppendTail(to []byte) []byte { return append(to, b.tail...) }
 
 // Len returns the number of items.
 func (b *ListBody) Len() int { return len(b.items) }
-
-// WatchFrame returns a frame of a watch stream in JSON or protobuf. complete has the same meaning as in AppendObject.
-func WatchFrame(media Media, event string, kind schema.GroupVersionKind, complete bool, item []byte) []byte {
-	if media == Protobuf {
-		return protobufFrame(event, kind, item)
-	}
-	const punctuation = 32
-	size := len(item) + len(event) + punctuation
-	if !complete {
-		size += HeadSize(kind)
-	}
-	frame := make([]byte, 0, size)
-	frame = append(frame, `{"type":`...)
-	frame = strconv.AppendQuote(frame, event)
-	frame = append(frame, `,"object":`...)
-	frame = AppendObject(frame, kind, complete, item)
-	return append(frame, "}\n"...)
-}
-
-// protobufFrame returns a metav1.WatchEvent after its length in four bytes, big endian.
-func protobufFrame(event string, kind schema.GroupVersionKind, item []byte) []byte {
-	const eventType, eventObject, rawExtension = 1, 2, 1
-	object := AppendEnvelope(make([]byte, 0, len(item)+64), kind, item)
-	frame := make([]byte, 4, len(object)+32)
-	frame = protowire.AppendTag(frame, eventType, protowire.BytesType)
-	frame = protowire.AppendString(frame, event)
-	frame = protowire.AppendTag(frame, eventObject, protowire.BytesType)
-	frame = protowire.AppendVarint(frame, uint64(protowire.SizeTag(rawExtension)+protowire.SizeBytes(len(object))))
-	frame = protowire.AppendTag(frame, rawExtension, protowire.BytesType)
-	frame = protowire.AppendBytes(frame, object)
-	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
-	return frame
-}
 
 // Metadata returns the metadata of an object.
 func Metadata(object metav1.Object) *metav1.PartialObjectMetadata {

@@ -124,7 +124,7 @@ func TestWatchFrameIsUpstreams(t *testing.T) {
 }
 
 func TestUntypedListNamesContinue(t *testing.T) {
-	body, err := NewUntypedListBody(schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "XList"},
+	body, err := NewUntypedListBody(JSON, schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "XList"},
 		metav1.ListMeta{ResourceVersion: "3"}, []Encoding{})
 	if err != nil {
 		t.Fatal(err)
@@ -132,5 +132,32 @@ func TestUntypedListNamesContinue(t *testing.T) {
 	const want = `{"kind":"XList","apiVersion":"g/v1","metadata":{"resourceVersion":"3","continue":""},"items":[]}` + "\n"
 	if got := string(body.AppendTail(body.AppendHead(nil))); got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestFrameOfStoredBytes appends frames around items that are made of stored bytes, after other bytes. They are the
+// frames of the complete items.
+func TestFrameOfStoredBytes(t *testing.T) {
+	pod := pods()[0]
+	pod.ResourceVersion = "" // as in storage
+	for _, kind := range []schema.GroupVersionKind{podKind, {Group: "example.com", Version: "v1beta1", Kind: "Thing"}} {
+		stored := AppendEnvelope(nil, kind, itemOf(t, Protobuf, &pod))
+		for _, revision := range []int64{7, 1234567} {
+			item, ok := AsStored(stored, revision, false)
+			if !ok {
+				t.Fatal("the stored bytes are not used")
+			}
+			want := "before" + string(WatchFrame(Protobuf, "ADDED", kind, false, item.Bytes()))
+			got := AppendWatchFrame([]byte("before"), Protobuf, "ADDED", kind, false, item)
+			if string(got) != want {
+				t.Errorf("%s at %d: got %q, want %q", kind, revision, got, want)
+			}
+			roomy := make([]byte, 0, len(got))
+			if n := testing.AllocsPerRun(10, func() {
+				AppendWatchFrame(roomy, Protobuf, "ADDED", kind, false, item)
+			}); n > 0 {
+				t.Errorf("%s: %.0f allocations", kind, n)
+			}
+		}
 	}
 }

@@ -23,10 +23,10 @@ const (
 	mapKey, mapValue = 1, 2
 )
 
-// IsProtobuf reports whether an object is stored as protobuf; others are JSON or YAML.
+// IsProtobuf reports whether an object is stored as protobuf; others are JSON, YAML or CBOR.
 func IsProtobuf(stored []byte) bool { return bytes.HasPrefix(stored, protobufMagic) }
 
-// isYAML reports whether stored bytes that are not protobuf are YAML and not JSON.
+// isYAML reports whether stored bytes that are neither protobuf nor CBOR are YAML and not JSON.
 func isYAML(stored []byte) bool {
 	text := skipSpace(stored)
 	return len(text) > 0 && text[0] != '{'
@@ -46,7 +46,13 @@ var (
 )
 
 // Labels returns the labels of a stored object without decoding the rest of the object, nil if there are none.
-func Labels(stored []byte) (map[string]string, error) {
+func Labels(stored []byte) (labels map[string]string, err error) {
+	if IsCBOR(stored) {
+		if err := decodeCBORPath(stored, &labels, "metadata", "labels"); err != nil {
+			return nil, fmt.Errorf("read labels: %w", err)
+		}
+		return labels, nil
+	}
 	if !IsProtobuf(stored) {
 		text, err := asJSON(stored)
 		if err != nil {
@@ -54,6 +60,15 @@ func Labels(stored []byte) (map[string]string, error) {
 		}
 		return jsonLabels(text)
 	}
+	metadata, err := protobufMetadata(stored)
+	if err != nil {
+		return nil, err
+	}
+	return metadataLabels(metadata)
+}
+
+// protobufMetadata returns the message with the metadata of an object that is stored as protobuf.
+func protobufMetadata(stored []byte) ([]byte, error) {
 	raw, err := messageField(stored[len(protobufMagic):], unknownRaw)
 	if err != nil {
 		return nil, fmt.Errorf("read the envelope: %w", err)
@@ -62,27 +77,36 @@ func Labels(stored []byte) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read metadata: %w", err)
 	}
-	return metadataLabels(metadata)
+	return metadata, nil
 }
 
-func jsonLabels(stored []byte) (found map[string]string, err error) {
-	object := scanMembers(stored, func(name, value []byte) bool {
+func jsonLabels(stored []byte) (labels map[string]string, err error) {
+	if err := jsonMetadata(stored, "labels", &labels); err != nil {
+		return nil, fmt.Errorf("read labels: %w", err)
+	}
+	return labels, nil
+}
+
+// jsonMetadata decodes a member of the metadata of an object that is stored as JSON. It leaves value unchanged if the
+// object does not have the member.
+func jsonMetadata(stored []byte, member string, value any) (err error) {
+	object := scanMembers(stored, func(name, metadata []byte) bool {
 		if string(name) != "metadata" {
 			return true
 		}
-		scanMembers(value, func(name, value []byte) bool {
-			if string(name) != "labels" {
+		scanMembers(metadata, func(name, text []byte) bool {
+			if string(name) != member {
 				return true
 			}
-			err = json.Unmarshal(value, &found)
+			err = json.Unmarshal(text, value)
 			return false
 		})
 		return false
 	})
-	if !object || err != nil {
-		return nil, fmt.Errorf("read labels: %w", cmp.Or(err, errMalformedJSON))
+	if !object {
+		return cmp.Or(err, errMalformedJSON)
 	}
-	return found, nil
+	return err
 }
 
 // messageField returns the bytes of the last length-delimited field with a number, nil if there is none.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/types"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -40,6 +41,36 @@ func TestLabels(t *testing.T) {
 			if err != nil || !maps.Equal(got, want) {
 				t.Errorf("%s: got %v, want %v: %v", name, got, want, err)
 			}
+		}
+	}
+}
+
+func TestUID(t *testing.T) {
+	scheme := clientscheme.Scheme
+	for name, encoder := range map[string]runtime.Encoder{
+		"protobuf": protobuf.NewSerializer(scheme, scheme),
+		"JSON":     json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{}),
+		"YAML": json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme,
+			json.SerializerOptions{Yaml: true}),
+	} {
+		for _, want := range []string{"", "e9c1a4a6-3b1f-4a6c-8d53-2f5f0b6f8f11"} {
+			data, err := runtime.Encode(encoder, &corev1.Pod{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+				ObjectMeta: metav1.ObjectMeta{
+					Name: "p", UID: types.UID(want), OwnerReferences: []metav1.OwnerReference{{UID: "other"}},
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := UID(data); err != nil || got != want {
+				t.Errorf("%s: got %q, want %q: %v", name, got, want, err)
+			}
+		}
+	}
+	for _, damaged := range []string{"k8s\x00\xff", "[]", `{"metadata":{"uid":1}}`} {
+		if got, err := UID([]byte(damaged)); err == nil {
+			t.Errorf("%q: got %q without an error", damaged, got)
 		}
 	}
 }

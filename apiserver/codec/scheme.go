@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 
@@ -96,8 +97,9 @@ func (m *Scheme) Load(_ context.Context, stored []byte) (runtime.Object, error) 
 	return m.Internal(external)
 }
 
-// LoadExternal implements resource.Codec. It converts even objects that are stored in the served version: conversion
-// synchronizes redundant fields, such as podIP and podIPs, of which an earlier release may have stored one.
+// LoadExternal implements resource.Codec. It converts even objects that are stored in the served version, as
+// kube-apiserver does: the conversions of some kinds change what an earlier release may have stored, such as the
+// stringData of a Secret.
 func (m *Scheme) LoadExternal(ctx context.Context, stored []byte) (runtime.Object, error) {
 	internal, err := m.Load(ctx, stored)
 	if err != nil {
@@ -180,7 +182,7 @@ func (m *Scheme) CheckBody(body []byte, mediaType string) error {
 func (m *Scheme) Decode(
 	body []byte, mediaType string, validation resource.FieldValidation,
 ) (runtime.Object, schema.GroupVersionKind, []error, error) {
-	info, ok := runtime.SerializerInfoForMediaType(m.codecs.SupportedMediaTypes(), mediaType)
+	info, ok := m.serializerFor(mediaType)
 	if !ok {
 		return nil, schema.GroupVersionKind{}, nil, fmt.Errorf("media type %q has no decoder", mediaType)
 	}
@@ -202,6 +204,15 @@ func (m *Scheme) Decode(
 	}
 	internal, err := m.toInternal(external)
 	return internal, *kind, strict, err
+}
+
+// serializerFor returns the serializers of a media type. It returns the serializers of CBOR also if the feature gate is
+// disabled, because handlers refuse the media type then.
+func (m *Scheme) serializerFor(mediaType string) (runtime.SerializerInfo, bool) {
+	if mediaType == runtime.ContentTypeCBOR {
+		return cbor.NewSerializerInfo(m.scheme, m.scheme), true
+	}
+	return runtime.SerializerInfoForMediaType(m.codecs.SupportedMediaTypes(), mediaType)
 }
 
 // toInternal applies defaults and converts. It fails for an object of another kind.

@@ -14,15 +14,15 @@ import (
 // together with go.mod.
 const (
 	KubernetesMajor = "1"
-	KubernetesMinor = "36"
-	previousMinor   = "35"
+	KubernetesMinor = "37"
+	previousMinor   = "36"
 	// oldestMinor is the oldest minor version that can be emulated.
-	oldestMinor = "33"
+	oldestMinor = "34"
 )
 
 // Compatibility configures the emulated Kubernetes version and the oldest version that can read stored objects.
 type Compatibility struct {
-	EmulatedVersion         []string // for example "1.36" or "kube=1.36"
+	EmulatedVersion         []string // for example "1.37" or "kube=1.37"
 	MinCompatibilityVersion []string
 	// ForwardCompatible also serves newer versions of the resources that are served.
 	ForwardCompatible bool
@@ -33,7 +33,7 @@ type Compatibility struct {
 func (c *Compatibility) flags(f *pflag.FlagSet) {
 	const versions = " A minor version from " + KubernetesMajor + "." + oldestMinor + " to " + KubernetesMajor +
 		"." + KubernetesMinor +
-		", such as 1.35 or kube=1.35."
+		", such as 1.36 or kube=1.36."
 	sliceFlag(f, &c.EmulatedVersion, "emulated-version",
 		"Kubernetes version whose APIs and features are emulated."+versions)
 	sliceFlag(f, &c.MinCompatibilityVersion, "min-compatibility-version",

@@ -9,6 +9,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
 // Config is the configuration of one replica. The zero value is not valid; use Default.
@@ -293,7 +295,17 @@ type Logging struct {
 	Format         string // "text" or "json"
 	Verbosity      int
 	VModule        string        // "file=verbosity,...": files with another verbosity
-	FlushFrequency time.Duration // without effect, because every line is written immediately
+	FlushFrequency time.Duration // interval of writing buffered lines
+	// Options split the log into two streams. They need the feature gate LoggingAlphaOptions.
+	Options logsapi.FormatOptions
+}
+
+// Routing returns the options of the log's format.
+func (l *Logging) Routing() logsapi.OutputRoutingOptions {
+	if l.Format == "json" {
+		return l.Options.JSON.OutputRoutingOptions
+	}
+	return l.Options.Text.OutputRoutingOptions
 }
 
 // Default returns the configuration with kube-apiserver's defaults, and etcd's defaults for the member.
@@ -341,6 +353,8 @@ func Default() *Config {
 			LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
 		},
 		Extension: defaultExtension(),
-		Logging:   Logging{Format: "text", FlushFrequency: 5 * time.Second},
+		Logging: Logging{
+			Format: "text", FlushFrequency: 5 * time.Second, Options: logsapi.NewLoggingConfiguration().Options,
+		},
 	}
 }

@@ -44,7 +44,7 @@ var installers = map[string][]string{
 	"upgrades": {"--etcd-servers=http://x:1", "--emulated-version=1.36", "--min-compatibility-version=kube=1.35"},
 	"test-cmd": {
 		"--runtime-config=api/v1", "--service-account-lookup=true", "--token-auth-file=t",
-		"--storage-media-type=application/json", "--etcd-servers=http://x:1", "--version=v1.36.3-custom",
+		"--storage-media-type=application/json", "--etcd-servers=http://x:1", "--version=v1.37.2-custom",
 	},
 }
 
@@ -116,7 +116,7 @@ func TestDefaultsOfUnsafeFlags(t *testing.T) {
 func TestValuesOfUnimplementedFlags(t *testing.T) {
 	for _, arg := range []string{
 		"--vmodule=x",
-		"--log-json-info-buffer-size=1Ki", "--allow-metric-labels=x", "--kubelet-read-only-port=-1",
+		"--log-json-info-buffer-size=many", "--allow-metric-labels=x", "--kubelet-read-only-port=-1",
 	} {
 		if err := Default().Flags().Parse([]string{arg}); err == nil {
 			t.Errorf("%s is accepted", arg)
@@ -255,12 +255,12 @@ func TestValidate(t *testing.T) {
 			"specified more than once",
 		},
 		"a version to come": {
-			[]string{"--etcd-servers=http://x:1", "--emulated-version=1.37"},
-			"emulation version 1.37 is not between [1.33, 1.36.0]",
+			[]string{"--etcd-servers=http://x:1", "--emulated-version=1.38"},
+			"emulation version 1.38 is not between [1.34, 1.37.0]",
 		},
 		"a version long ago": {
 			[]string{"--etcd-servers=http://x:1", "--emulated-version=kube=1.32"},
-			"emulation version 1.32 is not between [1.33, 1.36.0]",
+			"emulation version 1.32 is not between [1.34, 1.37.0]",
 		},
 		"two versions": {
 			[]string{"--etcd-servers=http://x:1", "--emulated-version=kube=1.35", "--emulated-version=1.34"},
@@ -277,11 +277,11 @@ func TestValidate(t *testing.T) {
 		},
 		"readers too old": {
 			[]string{"--etcd-servers=http://x:1", "--min-compatibility-version=1.30"},
-			"minCompatibilityVersion version 1.30 is not between [1.33, 1.36]",
+			"minCompatibilityVersion version 1.30 is not between [1.34, 1.37]",
 		},
 		"readers too new": {
 			[]string{"--etcd-servers=http://x:1", "--emulated-version=1.34", "--min-compatibility-version=1.35"},
-			"minCompatibilityVersion version 1.35 is not between [1.33, 1.34]",
+			"minCompatibilityVersion version 1.35 is not between [1.34, 1.34]",
 		},
 		"nothing to go forward": {
 			[]string{"--etcd-servers=http://x:1", "--emulation-forward-compatible"},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 	cliflag "k8s.io/component-base/cli/flag"
+	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
 // Flags returns a flag set that is bound to c. The current values are the defaults of the flags.
@@ -80,7 +81,6 @@ func (c *Config) servingFlags(f *pflag.FlagSet) {
 	stringFlag(f, &s.DebugSocketPath, "debug-socket-path",
 		"Unix socket that serves /debug/pprof and /debug/flags without authentication and authorization.")
 	boolFlag(f, &s.LogsHandler, "enable-logs-handler", "Serve the files of /var/log at /logs.")
-	f.Lookup("enable-logs-handler").Deprecated = "Log handler functionality is deprecated"
 	stringFlag(f, &s.ExternalHostname, "external-hostname", "Host name in URLs that this server publishes.")
 }
 
@@ -314,7 +314,23 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	f.Var((*vmoduleValue)(&c.Logging.VModule), "vmodule",
 		"Verbosity by source file, as pattern=N,...; only with --logging-format=text.")
 	durationFlag(f, &c.Logging.FlushFrequency, "log-flush-frequency",
-		"Accepted but without effect: each line is flushed immediately.")
+		"Interval at which buffered lines are written; see --log-text-info-buffer-size.")
+	c.Logging.formatFlags(f)
+}
+
+// formatFlags defines the flags of Options.
+func (l *Logging) formatFlags(f *pflag.FlagSet) {
+	for _, format := range []struct {
+		name    string
+		options *logsapi.OutputRoutingOptions
+	}{{"text", &l.Options.Text.OutputRoutingOptions}, {"json", &l.Options.JSON.OutputRoutingOptions}} {
+		boolFlag(f, &format.options.SplitStream, "log-"+format.name+"-split-stream", "With --logging-format="+format.name+
+			": write errors to stderr and other lines to stdout, instead of all lines to stderr. Alpha: requires the "+
+			"feature gate LoggingAlphaOptions.")
+		f.Var(&format.options.InfoBufferSize, "log-"+format.name+"-info-buffer-size", "Bytes of lines to buffer before "+
+			"stdout, with --log-"+format.name+"-split-stream; 0: none. Alpha: requires the feature gate "+
+			"LoggingAlphaOptions.")
+	}
 }
 
 // csvLine returns the elements as one line of CSV. It ignores errors, because writing to memory cannot fail.

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,15 +19,6 @@ type unimplementedFlag struct {
 	check func(value string) error
 }
 
-// alphaFlags has flags that require a feature gate which this server does not support. They are rejected, as
-// kube-apiserver rejects them while the feature gate is disabled.
-var alphaFlags = []unimplementedFlag{
-	{"log-json-info-buffer-size", "string", "0", isAlphaLogging},
-	{"log-json-split-stream", "bool", "false", isAlphaLogging},
-	{"log-text-info-buffer-size", "string", "0", isAlphaLogging},
-	{"log-text-split-stream", "bool", "false", isAlphaLogging},
-}
-
 // ineffectiveFlags has flags that have no effect in kube-apiserver either.
 var ineffectiveFlags = []unimplementedFlag{
 	{"default-watch-cache-size", "int", "100", nil},
@@ -37,16 +27,7 @@ var ineffectiveFlags = []unimplementedFlag{
 
 // FlagStatus returns a note about a flag that has no effect, or "" if the flag has an effect.
 func FlagStatus(name string) string {
-	has := func(flags []unimplementedFlag) *unimplementedFlag {
-		if i := slices.IndexFunc(flags, func(f unimplementedFlag) bool { return f.name == name }); i >= 0 {
-			return &flags[i]
-		}
-		return nil
-	}
-	if has(alphaFlags) != nil {
-		return "alpha, refused"
-	}
-	if has(ineffectiveFlags) != nil {
+	if slices.ContainsFunc(ineffectiveFlags, func(f unimplementedFlag) bool { return f.name == name }) {
 		return "without effect, as in kube-apiserver"
 	}
 	return ""
@@ -139,9 +120,6 @@ func (c *Config) unimplementedFlags(f *pflag.FlagSet) {
 	if c.unimplemented == nil {
 		c.unimplemented = map[string]*unimplementedValue{}
 	}
-	for _, flag := range alphaFlags {
-		c.unimplementedFlag(f, flag, "Refused: alpha, and the feature gate LoggingAlphaOptions is not implemented.")
-	}
 	for _, flag := range ineffectiveFlags {
 		c.unimplementedFlag(f, flag, "Accepted but without effect, as in kube-apiserver.")
 	}
@@ -158,6 +136,3 @@ func (c *Config) unimplementedFlag(f *pflag.FlagSet, flag unimplementedFlag, usa
 		f.Lookup(flag.name).NoOptDefVal = "true"
 	}
 }
-
-// isAlphaLogging rejects every value.
-func isAlphaLogging(string) error { return errors.New("feature LoggingAlphaOptions is disabled") }

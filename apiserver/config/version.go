@@ -9,7 +9,7 @@ import (
 )
 
 // KubernetesPatch is the patch version of this server's Kubernetes version.
-const KubernetesPatch = "3"
+const KubernetesPatch = "2"
 
 // These values of API.Version print the version instead of running a server.
 const (

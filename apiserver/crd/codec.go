@@ -11,8 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -58,8 +61,8 @@ func (m *customCodec) Load(ctx context.Context, stored []byte) (runtime.Object, 
 // decodeStored returns the object in the version that it is stored in, with defaults. It repairs metadata that a former
 // release would not have validated: a stored object must remain readable, or else it could not even be deleted.
 func (m *customCodec) decodeStored(stored []byte) (*unstructured.Unstructured, error) {
-	object := &unstructured.Unstructured{}
-	if err := object.UnmarshalJSON(stored); err != nil {
+	object, err := parseStored(stored)
+	if err != nil {
 		return nil, fmt.Errorf("decode stored custom resource: %w", err)
 	}
 	of := m.version.of
@@ -70,6 +73,17 @@ func (m *customCodec) decodeStored(stored []byte) (*unstructured.Unstructured, e
 		return nil, fmt.Errorf("stored custom resource: its defaults are larger than %d bytes", maxAddedToStored)
 	}
 	return object, nil
+}
+
+// parseStored decodes JSON or CBOR, whatever the feature gate CBORServingAndStorage is: as in kube-apiserver, objects
+// that were stored while it was enabled remain readable, and so do objects that were stored before.
+func parseStored(stored []byte) (*unstructured.Unstructured, error) {
+	object := &unstructured.Unstructured{}
+	if codec.IsCBOR(stored) {
+		_, _, err := cbor.NewSerializer(nil, nil).Decode(stored, nil, object)
+		return object, err
+	}
+	return object, object.UnmarshalJSON(stored)
 }
 
 // LoadExternal implements resource.Codec. The internal version is the served one.
@@ -107,10 +121,15 @@ func (m *customCodec) Remote(stored []byte) bool {
 	return m.version.of.webhook != nil && !m.isStoredAs(stored)
 }
 
-// isStoredAs reports whether stored bytes are an object of this version. Encoders sort fields, so that apiVersion is
-// usually the first field and need not be searched. Bytes that are no JSON object are of no version; decoding them
-// reports the error.
+// isStoredAs reports whether stored bytes are an object of this version. In JSON, encoders write apiVersion first, so
+// that the field need not be searched. In CBOR, whose encoder sorts keys by their length, apiVersion is usually the
+// last field, and the values before it are skipped without being decoded. Malformed bytes are of no version; decoding
+// them reports the error.
 func (m *customCodec) isStoredAs(stored []byte) bool {
+	if codec.IsCBOR(stored) {
+		version, err := codec.CBORAPIVersion(stored)
+		return err == nil && version == m.version.apiVersion
+	}
 	const start = `{"apiVersion":"`
 	if rest, ok := bytes.CutPrefix(stored, []byte(start)); ok {
 		if end := bytes.IndexByte(rest, '"'); end >= 0 {
@@ -145,9 +164,14 @@ func (m *customCodec) Store(ctx context.Context, internal runtime.Object) ([]byt
 	return encodeStored(converted)
 }
 
-// encodeStored encodes an object that is in the storage version. It returns an error if the result is too large.
+// encodeStored encodes an object that is in the storage version, as CBOR if the feature gate is enabled. It returns an
+// error if the result is too large.
 func encodeStored(object *unstructured.Unstructured) ([]byte, error) {
-	data, err := runtime.Encode(unstructured.UnstructuredJSONScheme, object)
+	var encoder runtime.Encoder = unstructured.UnstructuredJSONScheme
+	if request.ServesCBOR() {
+		encoder = cbor.NewSerializer(nil, nil)
+	}
+	data, err := runtime.Encode(encoder, object)
 	if err == nil && len(data) > maxObject {
 		return nil, errTooLarge()
 	}
@@ -179,42 +203,54 @@ func (m *customCodec) same(object runtime.Object) (runtime.Object, error) {
 func (m *customCodec) Decode(
 	body []byte, mediaType string, validation resource.FieldValidation,
 ) (runtime.Object, schema.GroupVersionKind, []error, error) {
-	options := json.SerializerOptions{Strict: validation != resource.Ignore}
-	switch mediaType {
-	case runtime.ContentTypeJSON:
-	case runtime.ContentTypeYAML:
-		options.Yaml = true
-	default:
-		return nil, schema.GroupVersionKind{}, nil, errors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "",
-			schema.GroupResource{}, "", "the body of the request was in an unknown format - accepted media types include: "+
-				"application/json, application/yaml", 0, false)
+	strict := validation != resource.Ignore
+	decoder, err := decoderFor(mediaType, strict)
+	if err != nil {
+		return nil, schema.GroupVersionKind{}, nil, err
 	}
 	object := &unstructured.Unstructured{}
-	decoder := json.NewSerializerWithOptions(json.DefaultMetaFactory, nil, typer{}, options)
 	_, kind, err := decoder.Decode(body, &m.version.kind, object)
 	declared := schema.GroupVersionKind{}
 	if kind != nil {
 		declared = *kind
 	}
-	var strict []error
+	var problems []error
 	if err != nil {
 		problem, ok := runtime.AsStrictDecodingError(err)
 		if !ok {
 			return nil, declared, nil, err
 		}
-		strict = problem.Errors()
+		problems = problem.Errors()
 	}
-	unknown, err := m.version.of.coerce(object, coercion{track: options.Strict})
+	// kube-apiserver drops unknown fields of CBOR without a warning or an error.
+	unknown, err := m.version.of.coerce(object, coercion{track: strict && mediaType != runtime.ContentTypeCBOR})
 	if err != nil {
 		return nil, declared, nil, err
 	}
 	for _, path := range unknown {
-		strict = append(strict, fmt.Errorf("unknown field %q", path))
+		problems = append(problems, fmt.Errorf("unknown field %q", path))
 	}
 	if !m.version.of.setDefaults(object, maxAdded) {
 		return nil, declared, nil, errTooLarge()
 	}
-	return object, declared, strict, nil
+	return object, declared, problems, nil
+}
+
+// decoderFor returns the decoder of bodies in a media type.
+func decoderFor(mediaType string, strict bool) (runtime.Decoder, error) {
+	options := json.SerializerOptions{Strict: strict}
+	switch mediaType {
+	case runtime.ContentTypeCBOR:
+		return cbor.NewSerializer(nil, typer{}, cbor.Strict(strict)), nil
+	case runtime.ContentTypeJSON:
+	case runtime.ContentTypeYAML:
+		options.Yaml = true
+	default:
+		return nil, errors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "", schema.GroupResource{}, "",
+			"the body of the request was in an unknown format - accepted media types include: "+
+				"application/json, application/yaml", 0, false)
+	}
+	return json.NewSerializerWithOptions(json.DefaultMetaFactory, nil, typer{}, options), nil
 }
 
 // DecodePatched implements resource.Codec.

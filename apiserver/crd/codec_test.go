@@ -456,3 +456,27 @@ func TestIdleMachineryIsDropped(t *testing.T) {
 		})
 	}
 }
+
+// TestUnsharedRows checks that rows with a column that may select by times are printed for each request, and others are
+// not.
+func TestUnsharedRows(t *testing.T) {
+	for path, want := range map[string]bool{
+		".spec.color": false,
+		`.status.conditions[?(@.type=="Ready")].lastTransitionTime`: false,
+		`.status.conditions[?( @.type == 'Ready' )].status`:         false,
+		`.spec.list[?(@.a.b != "")].c`:                              false,
+		`.spec.list[?(@.number==3)].at`:                             false,
+		`.spec.list[?(@.on==true)].at`:                              false,
+		`.spec.list[?(@.at<"2026-01-01T00:00:00Z")].at`:             true,
+		`.spec.list[?(@.at=="2026-01-01T00:00:00Z")].at`:            true,
+		`.spec.list[?(@.type=="Ready")].list[?(@.at>"z")].at`:       true,
+		`.spec.list[?(@.a==@.b)].at`:                                true,
+		`.spec.list[?(@.at)].at`:                                    true,
+	} {
+		crd := sample(t)
+		crd.Spec.Versions[0].AdditionalPrinterColumns[0].JSONPath = path
+		if got := define(t, crd).Version(crd.Spec.Versions[0].Name).UnsharedRows; got != want {
+			t.Errorf("%s: rows are printed for each request: %v", path, got)
+		}
+	}
+}

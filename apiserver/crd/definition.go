@@ -122,12 +122,13 @@ func (b *Builder) version(
 ) *resource.Version {
 	served := custom.versions[v.Name]
 	version := &resource.Version{
-		Name:       v.Name,
-		Kind:       served.kind,
-		Codec:      &customCodec{served},
-		Table:      newTable(v.AdditionalPrinterColumns, b.idle),
-		FieldLabel: fieldLabel(custom.namespaced, v.SelectableFields),
-		Endpoints:  map[string]*resource.Endpoint{"": mainEndpoint(served)},
+		Name:         v.Name,
+		Kind:         served.kind,
+		Codec:        &customCodec{served},
+		Table:        newTable(v.AdditionalPrinterColumns, b.idle),
+		UnsharedRows: comparesTimes(v.AdditionalPrinterColumns),
+		FieldLabel:   fieldLabel(custom.namespaced, v.SelectableFields),
+		Endpoints:    map[string]*resource.Endpoint{"": mainEndpoint(served)},
 	}
 	if v.Deprecated {
 		version.Deprecation = deprecation(crd, v)

@@ -21,7 +21,9 @@ func numbers(length int) map[string]any {
 func TestRulesWithinCPU(t *testing.T) {
 	upstream.NeedsTime(t)
 	const schema = `{"type":"object","properties":{"l":{"type":"array","maxItems":1000000,"items":{"type":"integer",
-		"x-kubernetes-validations":[{"rule":"self >= 0"},{"rule":"self < 100000000"}]}}}}`
+		"x-kubernetes-validations":[{"rule":"self >= 0"},{"rule":"self < 100000000"},{"rule":"self != -1"},
+			{"rule":"self >= -2 && self < 100000001"},{"rule":"self >= -3 && self < 100000002"},
+			{"rule":"self >= -4 && self < 100000003"}]}}}}`
 	create := withSchema(t, schema).Endpoints[""].Create
 	if errs := create.Validate(t.Context(), widget(numbers(1000))); len(errs) > 0 {
 		t.Errorf("a valid object: %v", errs)

@@ -1,6 +1,7 @@
 package crd
 
 import (
+	"context"
 	"fmt"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -124,7 +125,7 @@ func (s *scaleView) ReplicasPaths() managedfields.ResourcePathMappings { return 
 
 // Validate implements resource.View. It leaves the replicas to the strategy of the custom resource, which validates the
 // object with the new replicas (validateScaleSpec).
-func (s *scaleView) Validate(view runtime.Object) error {
+func (s *scaleView) Validate(_ context.Context, view, _ runtime.Object) error {
 	if _, ok := view.(*autoscalingv1.Scale); !ok {
 		return errors.NewBadRequest(fmt.Sprintf("wrong object passed to Scale update: %v", view))
 	}

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	metavalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -44,10 +43,10 @@ func (s *strategy) GenerateName(base string) string {
 func (s *strategy) NamespaceScoped() bool { return s.version.of.namespaced }
 
 // AllowCreateOnUpdate is false: custom resources are created by POST or apply.
-func (s *strategy) AllowCreateOnUpdate() bool { return false }
+func (s *strategy) AllowCreateOnUpdate(context.Context) bool { return false }
 
 // AllowUnconditionalUpdate is false: a PUT needs a resourceVersion.
-func (s *strategy) AllowUnconditionalUpdate() bool { return false }
+func (s *strategy) AllowUnconditionalUpdate(context.Context) bool { return false }
 
 // Canonicalize implements rest.RESTCreateStrategy. As upstream, it changes nothing.
 func (s *strategy) Canonicalize(runtime.Object) {}
@@ -109,14 +108,12 @@ func (s *strategy) Validate(ctx context.Context, object runtime.Object) field.Er
 	}
 	errs := validateType(created, s.version.kind)
 	if len(errs) == 0 {
-		errs = append(errs,
-			metavalidation.ValidateObjectMetaAccessor(created, s.version.of.namespaced, metavalidation.NameIsDNSSubdomain,
-				field.NewPath("metadata"))...)
+		errs = append(errs, s.validateNewMetadata(ctx, created)...)
 		errs = append(errs, validation.ValidateCustomResource(nil, created.Object, compiled.object.within(ctx))...)
 		errs = append(errs, validateScaleSpec(created.Object, s.version.scale)...)
 		errs = append(errs, validateScaleStatus(created.Object, s.version.scale)...)
 	}
-	errs = append(errs, objectmeta.Validate(nil, created.Object, structural, false)...)
+	errs = append(errs, objectmeta.Validate(ctx, nil, created.Object, structural, false)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, structural, created.Object)...)
 	return append(errs, ruleCheck{compiled, structural, created.Object, nil}.run(ctx, errs)...)
 }
@@ -133,14 +130,14 @@ func (s *strategy) ValidateUpdate(ctx context.Context, object, old runtime.Objec
 	correlated := common.NewCorrelatedObject(updated.Object, previous.Object, &celmodel.Structural{Structural: structural})
 	errs := validateType(updated, s.version.kind)
 	if len(errs) == 0 {
-		errs = append(errs, metavalidation.ValidateObjectMetaAccessorUpdate(updated, previous, field.NewPath("metadata"))...)
+		errs = append(errs, s.validateMetadata(ctx, updated, previous)...)
 		errs = append(errs,
 			validation.ValidateCustomResourceUpdate(nil, updated.Object, previous.Object, compiled.object.within(ctx),
 				validation.WithRatcheting(correlated))...)
 		errs = append(errs, validateScaleSpec(updated.Object, s.version.scale)...)
 		errs = append(errs, validateScaleStatus(updated.Object, s.version.scale)...)
 	}
-	errs = append(errs, objectmeta.Validate(nil, updated.Object, structural, false)...)
+	errs = append(errs, objectmeta.Validate(ctx, nil, updated.Object, structural, false)...)
 	errs = append(errs, newListErrors(structural, updated.Object, previous.Object)...)
 	return append(errs,
 		ruleCheck{compiled, structural, updated.Object, previous.Object}.run(ctx, errs, cel.WithRatcheting(correlated))...)
@@ -196,7 +193,7 @@ func (s *statusStrategy) ValidateUpdate(ctx context.Context, object, old runtime
 	correlated := common.NewCorrelatedObject(updated.Object, previous.Object, &celmodel.Structural{Structural: structural})
 	errs := validateType(updated, s.version.kind)
 	if len(errs) == 0 {
-		errs = append(errs, metavalidation.ValidateObjectMetaAccessorUpdate(updated, previous, field.NewPath("metadata"))...)
+		errs = append(errs, s.validateMetadata(ctx, updated, previous)...)
 		errs = append(errs, s.validateStatus(ctx, updated, previous, compiled, structural, correlated)...)
 		errs = append(errs, validateScaleStatus(updated.Object, s.version.scale)...)
 	}

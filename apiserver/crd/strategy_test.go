@@ -240,12 +240,14 @@ func TestScaleOfUnusualObjects(t *testing.T) {
 	if err := view.Set(object("spec", "text"), &autoscalingv1.Scale{}); !apierrors.IsBadRequest(err) {
 		t.Errorf("replicas of an object whose spec is a string: %v", err)
 	}
-	for _, err := range []error{view.Validate(newWidget("w")), view.Set(newWidget("w"), newWidget("w"))} {
+	for _, err := range []error{
+		view.Validate(t.Context(), newWidget("w"), nil), view.Set(newWidget("w"), newWidget("w")),
+	} {
 		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "wrong object passed to Scale update") {
 			t.Errorf("another object instead of a Scale: %v", err)
 		}
 	}
-	if err := view.Validate(&autoscalingv1.Scale{}); err != nil {
+	if err := view.Validate(t.Context(), &autoscalingv1.Scale{}, nil); err != nil {
 		t.Errorf("an empty Scale: %v", err)
 	}
 }

@@ -2,6 +2,9 @@ package crd
 
 import (
 	"context"
+	"regexp"
+	"slices"
+	"strings"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -40,6 +43,19 @@ func (t *table) ConvertToTable(ctx context.Context, object, options runtime.Obje
 		return tableconvertor.New(t.columns)
 	})
 	return convertor.ConvertToTable(ctx, object, options)
+}
+
+// plainFilter matches a filter of a JSONPath that compares a field with a constant that cannot be a time, such as
+// ?(@.type=="Ready"). It selects the same elements of a list if times in the object are replaced by others.
+var plainFilter = regexp.MustCompile(
+	`\?\(\s*@[\w.-]+\s*[=!]=\s*("([^"\d][^"]*)?"|'([^'\d][^']*)?'|true|false|\d+)\s*\)`,
+)
+
+// comparesTimes reports whether the JSONPath of a column may select elements of a list by times in them.
+func comparesTimes(columns []apiextensionsv1.CustomResourceColumnDefinition) bool {
+	return slices.ContainsFunc(columns, func(c apiextensionsv1.CustomResourceColumnDefinition) bool {
+		return strings.Contains(plainFilter.ReplaceAllString(c.JSONPath, ""), "?")
+	})
 }
 
 func defaultColumns() []apiextensionsv1.CustomResourceColumnDefinition {

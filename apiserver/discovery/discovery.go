@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
@@ -59,7 +60,11 @@ type Options struct {
 // Handler serves the discovery documents of the current catalog, of extension API servers and of other replicas.
 type Handler struct {
 	options Options
-	codecs  serializer.CodecFactory
+	// codecs encode documents; custom are the codecs for documents of versions of custom resources, which
+	// kube-apiserver does not serve in CBOR.
+	codecs, custom serializer.CodecFactory
+	// mediaTypes are the media types of codecs.
+	mediaTypes []string
 	// json is the format of audit events.
 	json    format
 	metrics metrics
@@ -78,10 +83,22 @@ func New(options Options) (*Handler, error) {
 		return nil, fmt.Errorf("register aggregated discovery: %w", err)
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	h := &Handler{options: options, codecs: serializer.NewCodecFactory(scheme), metrics: newMetrics(options.Registerer)}
+	h := &Handler{
+		options: options, codecs: newCodecs(scheme), custom: serializer.NewCodecFactory(scheme),
+		metrics: newMetrics(options.Registerer),
+	}
+	h.mediaTypes, _ = negotiation.MediaTypesForSerializer(h.codecs)
 	info, _ := runtime.SerializerInfoForMediaType(h.codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
 	h.json = format{info.MediaType, info.Serializer}
 	return h, nil
+}
+
+// newCodecs returns the codecs of a scheme, with CBOR if the feature gate is enabled.
+func newCodecs(scheme *runtime.Scheme) serializer.CodecFactory {
+	if request.ServesCBOR() {
+		return serializer.NewCodecFactory(scheme, serializer.WithSerializer(cbor.NewSerializerInfo))
+	}
+	return serializer.NewCodecFactory(scheme)
 }
 
 // Measure registers kube-apiserver's metric of aggregated discovery.
@@ -120,9 +137,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if doc.routed {
-		if err := request.Produce(
-			r, "application/json", "application/yaml", "application/vnd.kubernetes.protobuf",
-		); err != nil {
+		if err := request.Produce(r, h.mediaTypes...); err != nil {
 			request.WriteError(w, r, err)
 			return
 		}
@@ -131,9 +146,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if path == "/api" || r.URL.Path == "/apis" { // as in kube-apiserver, not "/apis/"
 		restrictions = aggregatable{}
 	}
-	accepted, info, err := negotiation.NegotiateOutputMediaType(r, h.codecs, restrictions)
+	codecs, refuse := h.codecs, writeError
+	if doc.custom {
+		codecs, refuse = h.custom, request.WriteErrorWithoutCBOR
+	}
+	accepted, info, err := negotiation.NegotiateOutputMediaType(r, codecs, restrictions)
 	if err != nil {
-		request.WriteError(w, r, err)
+		refuse(w, r, err)
 		return
 	}
 	format := newFormat(info)
@@ -147,6 +166,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.writeAggregated(w, r, h.aggregated(docs, path, accepted.Profile), format,
 		accepted.Accepted.MediaType+aggregatedParameters)
 }
+
+func writeError(w http.ResponseWriter, r *http.Request, err error) { request.WriteError(w, r, err) }
 
 // aggregated returns the aggregated document at /api or /apis. As in kube-apiserver, the core group is always this
 // replica's.
@@ -242,6 +263,8 @@ type document struct {
 	object func() runtime.Object
 	// routed is set if kube-apiserver has a route for the document, which rejects unsupported Accept headers.
 	routed bool
+	// custom is set for the document of a version that has only custom resources.
+	custom bool
 	// json and compressedJSON return the compact JSON and its gzip stream without creating the object; they may be nil.
 	json, compressedJSON func() ([]byte, error)
 

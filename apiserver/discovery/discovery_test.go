@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,7 +22,9 @@ import (
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
@@ -107,7 +110,7 @@ func noAction(resource.Client) resource.Action {
 func everything(t *testing.T) []*resource.Definition {
 	t.Helper()
 	for _, gate := range []featuregate.Feature{
-		"ClusterTrustBundle", "GenericWorkload", "PodCertificateRequest", "StorageVersionMigrator",
+		"GenericWorkload", "TopologyAwareWorkloadScheduling", "CompositePodGroup", "EvictionRequestAPI",
 	} {
 		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, true)
 	}
@@ -323,6 +326,30 @@ func TestProtobuf(t *testing.T) {
 	list := object.(*discoveryv2.APIGroupDiscoveryList)
 	if len(list.Items) != 1 || list.Items[0].Versions[0].Resources[0].Resource != "widgets" {
 		t.Errorf("got %v", list)
+	}
+}
+
+// TestCBOR serves documents in CBOR with the feature gate, except for those of versions of custom resources.
+func TestCBOR(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, true)
+	h, _ := handler(t, append(everything(t), widgets())...)
+	for path, kind := range map[string]string{
+		"/api": "APIVersions", "/apis": "APIGroupList", "/apis/apps": "APIGroup", "/api/v1": "APIResourceList",
+		"/apis/apps/v1": "APIResourceList", "/apis/example.com": "APIGroup",
+	} {
+		w := get(h, path, "Accept", "application/cbor")
+		var got, want map[string]any
+		err := errors.Join(direct.Unmarshal(w.Body.Bytes(), &got), json.Unmarshal(get(h, path).Body.Bytes(), &want))
+		if err != nil || w.Header().Get("Content-Type") != "application/cbor" || got["kind"] != kind {
+			t.Errorf("%s: got %v %v: %v", path, w.Header(), got["kind"], err)
+		}
+		if difference := cmp.Diff(want, got); difference != "" {
+			t.Errorf("%s: (-JSON +CBOR)\n%s", path, difference)
+		}
+	}
+	w := get(h, "/apis/example.com/v1", "Accept", "application/cbor")
+	if w.Code != http.StatusNotAcceptable || w.Header().Get("Content-Type") != "application/json" {
+		t.Errorf("a version of custom resources: got %d %v", w.Code, w.Header())
 	}
 }
 

@@ -152,7 +152,7 @@ func newGroupDocuments(of *resource.Group) *groupDocuments {
 			continue
 		}
 		doc := newDocument(func() runtime.Object { return resourceList(gv) })
-		doc.routed = isBuiltin(gv)
+		doc.routed, doc.custom = isBuiltin(gv), !isBuiltin(gv)
 		docs.legacy[gv.Version] = doc
 	}
 	return docs

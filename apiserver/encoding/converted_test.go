@@ -138,7 +138,7 @@ type failing struct{ resource.Codec }
 func (failing) LoadAll(context.Context, [][]byte) ([]runtime.Object, error) { return nil, errWebhook }
 
 // custom returns a custom resource with one version.
-func custom(t *testing.T) resource.Match {
+func custom(t testing.TB) resource.Match {
 	t.Helper()
 	const text = `
 spec:

@@ -11,8 +11,8 @@
 // # Terms
 //
 //   - An item is the encoding of one object without the parts that differ between GET, LIST and WATCH. Kinds with a Go
-//     type have JSON items without apiVersion and kind, and protobuf items without the runtime.Unknown envelope. Items
-//     of custom resources are complete JSON.
+//     type have JSON and CBOR items without apiVersion and kind, and protobuf items without the runtime.Unknown
+//     envelope. Items of custom resources are complete JSON or CBOR.
 //   - An Envelope completes an item to the body of a response or to a watch frame.
 //   - A trimmed item is nil: the stored protobuf message differs from the item only in the resourceVersion, so that
 //     Format.Assemble can build the item from the stored bytes. Without trimming, objects that Kubernetes' own

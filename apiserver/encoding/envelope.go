@@ -11,7 +11,7 @@ import (
 type Envelope struct {
 	Media codec.Media
 	Kind  schema.GroupVersionKind
-	// Complete is set if JSON items contain apiVersion and kind.
+	// Complete is set if JSON and CBOR items contain apiVersion and kind.
 	Complete bool
 }
 
@@ -25,10 +25,13 @@ func (f Format) Envelope() Envelope {
 
 // Body returns the body of a response that is one object.
 func (e Envelope) Body(item []byte) []byte {
-	if e.Media == codec.Protobuf {
-		// overhead is the size of a protobuf envelope with a kind of usual length.
-		const overhead = 96
+	// overhead is the size of a protobuf envelope, or of what CBOR adds to an item, with a kind of usual length.
+	const overhead = 96
+	switch e.Media {
+	case codec.Protobuf:
 		return codec.AppendEnvelope(make([]byte, 0, len(item)+overhead), e.Kind, item)
+	case codec.CBOR:
+		return codec.AppendCBOR(make([]byte, 0, len(item)+overhead), e.Kind, e.Complete, item)
 	}
 	body := make([]byte, 0, len(item)+codec.HeadSize(e.Kind)+1)
 	return append(codec.AppendObject(body, e.Kind, e.Complete, item), '\n')
@@ -37,4 +40,9 @@ func (e Envelope) Body(item []byte) []byte {
 // Frame returns a frame of a watch stream with an event and an item.
 func (e Envelope) Frame(event watch.EventType, item []byte) []byte {
 	return codec.WatchFrame(e.Media, string(event), e.Kind, e.Complete, item)
+}
+
+// AppendFrame appends the frame that Frame returns.
+func (e Envelope) AppendFrame(to []byte, event watch.EventType, item codec.Encoding) []byte {
+	return codec.AppendWatchFrame(to, e.Media, string(event), e.Kind, e.Complete, item)
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/encoding/row"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -27,6 +28,8 @@ const (
 	Metadata
 	// MetadataV1beta1 is the PartialObjectMetadata of meta.k8s.io/v1beta1.
 	MetadataV1beta1
+	// Row is a row.Template, of which the object's row of a table is made. Clients cannot ask for it.
+	Row
 )
 
 // frame is the type of the watch event in whose frame an item is encoded; noFrame for items alone.
@@ -42,7 +45,7 @@ const (
 // Format is one way to encode the objects of a resource. It is comparable and small: caches use it as a key.
 type Format struct {
 	Resource resource.Match
-	// Media is the media type of items. Invariant: it is JSON or Protobuf. Callers convert JSON to YAML.
+	// Media is the media type of items. Invariant: it is JSON, Protobuf or CBOR. Callers convert JSON to YAML.
 	Media codec.Media
 	Shape Shape
 	frame frame
@@ -79,11 +82,31 @@ func (f Format) untyped() bool { return f.Resource.Source == resource.Custom }
 // Encode returns the item for stored bytes at a revision. Revision 0 leaves the resourceVersion as it is, for the
 // objects of dry runs, which have none.
 func (f Format) Encode(ctx context.Context, stored []byte, revision int64) ([]byte, error) {
+	if f.Shape == Row {
+		return f.row(ctx, stored, revision)
+	}
 	external, err := f.load(ctx, stored)
 	if err != nil {
 		return nil, err
 	}
 	return f.itemAt(external, revision)
+}
+
+// row returns the template of the object's row, as printed from the internal version.
+func (f Format) row(ctx context.Context, stored []byte, revision int64) (row.Template, error) {
+	internal, err := f.Resource.Version.Codec.Load(ctx, stored)
+	if err != nil {
+		return nil, err
+	}
+	if f.Resource.Decorate != nil {
+		f.Resource.Decorate(internal)
+	}
+	accessor, err := meta.Accessor(internal)
+	if err != nil {
+		return nil, err
+	}
+	accessor.SetResourceVersion(strconv.FormatInt(revision, 10))
+	return row.Make(ctx, f.Resource.Version.Table, internal)
 }
 
 // itemAt returns the item of an object with the given revision as its resourceVersion. It changes the object.
@@ -146,16 +169,21 @@ func (f Format) Assemble(kept, stored []byte, revision int64) codec.Encoding {
 }
 
 const (
-	// jsonFactor is the approximate number of bytes of JSON for each byte of protobuf.
+	// jsonFactor is the approximate number of bytes of JSON or CBOR for each byte of protobuf.
 	jsonFactor = 2
 	// maxMetadata is the approximate maximum number of bytes of an object's metadata.
 	maxMetadata = 2 << 10
+	// usualRow is the approximate number of bytes of a row's template.
+	usualRow = 256
 )
 
 // EstimateSize returns the approximate number of bytes of the item for stored bytes, without decoding them.
 func (f Format) EstimateSize(stored []byte) int64 {
+	if f.Shape == Row {
+		return usualRow
+	}
 	size := int64(len(stored))
-	if f.Media == codec.JSON && codec.IsProtobuf(stored) {
+	if f.Media != codec.Protobuf && codec.IsProtobuf(stored) {
 		size *= jsonFactor
 	}
 	if f.metadataOnly() {
@@ -171,12 +199,12 @@ func (f Format) List(items []codec.Encoding, listMeta metav1.ListMeta) (*codec.L
 			// kube-apiserver also writes "items": null.
 			items = nil
 		}
-		head := codec.Head(f.Envelope().Kind)
-		return codec.NewListBody(f.Media, f.metaVersion().WithKind("PartialObjectMetadataList"), listMeta, head, items)
+		kind := f.Envelope().Kind
+		return codec.NewListBody(f.Media, f.metaVersion().WithKind("PartialObjectMetadataList"), listMeta, &kind, items)
 	}
 	kind := f.Resource.Version.Kind.GroupVersion().WithKind(f.Resource.ListKind)
 	if f.untyped() {
-		return codec.NewUntypedListBody(kind, listMeta, items)
+		return codec.NewUntypedListBody(f.Media, kind, listMeta, items)
 	}
 	return codec.NewListBody(f.Media, kind, listMeta, nil, items)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/encoding/row"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -82,7 +84,7 @@ func (t Table) AppendRows(ctx context.Context, to []byte, internal runtime.Objec
 		if i > 0 {
 			to = append(to, ',')
 		}
-		if to, err = appendCells(to, &converted.Rows[i]); err != nil {
+		if to, err = row.Cells(to, &converted.Rows[i]); err != nil {
 			return nil, err
 		}
 		if to, err = t.appendRowObject(to, internal, metadata); err != nil {
@@ -92,21 +94,40 @@ func (t Table) AppendRows(ctx context.Context, to []byte, internal runtime.Objec
 	return to, nil
 }
 
-// appendCells appends the part of a row that precedes its object.
-func appendCells(to []byte, row *metav1.TableRow) ([]byte, error) {
-	cells, err := json.Marshal(row.Cells)
+// Rows returns the format of the row.Template of objects, which all requests for tables share.
+func (t Table) Rows() Format { return Format{Resource: t.Resource, Media: codec.JSON, Shape: Row} }
+
+// SharesRows reports whether rows are made of Rows and Metadata.
+func (t Table) SharesRows() bool { return t.Options.IncludeObject != metav1.IncludeObject }
+
+// AppendShared appends the row of an object with the ages of a moment. metadata is as in AppendRows, except that it
+// must not be nil if rows show metadata.
+func (t Table) AppendShared(to []byte, template row.Template, metadata []byte, now time.Time) []byte {
+	to = append(template.Append(to, now), `,"object":`...)
+	if !t.ShowsMetadata() {
+		return append(to, "null}"...)
+	}
+	return append(codec.AppendObject(to, t.Group.WithKind("PartialObjectMetadata"), false, metadata), '}')
+}
+
+// AppendList appends the rows of a list in the internal version, in the order in which it is printed.
+func (t Table) AppendList(ctx context.Context, to []byte, list runtime.Object) ([]byte, error) {
+	converted, err := t.Resource.Version.Table.ConvertToTable(ctx, list, t.Options)
 	if err != nil {
 		return nil, err
 	}
-	to = append(append(to, `{"cells":`...), cells...)
-	if len(row.Conditions) == 0 {
-		return to, nil
+	for i := range converted.Rows {
+		if i > 0 {
+			to = append(to, ',')
+		}
+		if to, err = row.Cells(to, &converted.Rows[i]); err != nil {
+			return nil, err
+		}
+		if to, err = t.appendRowObject(to, converted.Rows[i].Object.Object, nil); err != nil {
+			return nil, err
+		}
 	}
-	conditions, err := json.Marshal(row.Conditions)
-	if err != nil {
-		return nil, err
-	}
-	return append(append(to, `,"conditions":`...), conditions...), nil
+	return to, nil
 }
 
 // appendRowObject appends the object of a row and ends the row.
@@ -155,14 +176,13 @@ func (t Table) One(ctx context.Context, internal runtime.Object) ([]byte, error)
 	return t.AppendTail(table), nil
 }
 
-// Empty returns a table without rows. For kinds that have no columns of their own it has "rows": null, like
-// kube-apiserver's.
+// Empty returns a table without rows, with "rows": null for the kinds for which kube-apiserver has it.
 func (t Table) Empty(ctx context.Context, listMeta metav1.ListMeta) ([]byte, error) {
 	table, err := t.AppendHead(ctx, nil, t.Resource.Version.Codec.New(), listMeta)
 	if err != nil {
 		return nil, err
 	}
-	if t.Resource.Version.Plain {
+	if t.Resource.Version.NullRows {
 		return append(bytes.TrimSuffix(table, []byte("[")), "null}"...), nil
 	}
 	return t.AppendTail(table), nil

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,7 +50,7 @@ func TestTable(t *testing.T) {
 	if got, err := table("").Empty(t.Context(), metav1.ListMeta{}); err != nil || string(got) != head+"]}" {
 		t.Errorf("no rows: got %s, %v", got, err)
 	}
-	m.Version.Plain = true
+	m.Version.NullRows = true
 	if got, err := table("").Empty(t.Context(), metav1.ListMeta{}); err != nil ||
 		string(got) != head[:len(head)-1]+"null}" {
 		t.Errorf("no rows, plain: got %s, %v", got, err)
@@ -129,4 +131,77 @@ func TestTableOfAList(t *testing.T) {
 	if got = table.AppendTail(got); string(got) != want+"]}" {
 		t.Errorf("got %s, want %s", got, want)
 	}
+}
+
+// TestSharedRow encodes the row of a stored pod with times in place of ages, and completes it with and without
+// metadata.
+func TestSharedRow(t *testing.T) {
+	t.Parallel()
+	m := pods()
+	m.Version.Table = columns{}
+	stored := store(t, m)
+	table := Table{Resource: m, Group: metav1.SchemeGroupVersion, Options: &metav1.TableOptions{}}
+	if !table.SharesRows() {
+		t.Error("rows with metadata are not shared")
+	}
+	format := table.Rows()
+	if size := format.EstimateSize(stored); size <= 0 {
+		t.Errorf("the estimated size of a row is %d", size)
+	}
+	template, err := format.Encode(t.Context(), stored, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	metadata := []byte(`{"metadata":{"name":"a"}}`)
+	want := `{"cells":["a"],"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a"}}}`
+	if got := table.AppendShared(nil, template, metadata, time.Now()); string(got) != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	table.Options.IncludeObject = metav1.IncludeNone
+	if got := table.AppendShared(nil, template, nil, time.Now()); string(got) != `{"cells":["a"],"object":null}` {
+		t.Errorf("without objects: got %s", got)
+	}
+	if table.Options.IncludeObject = metav1.IncludeObject; table.SharesRows() {
+		t.Error("rows with whole objects are shared")
+	}
+	if _, err := format.Encode(t.Context(), []byte("no object"), 7); err == nil {
+		t.Error("bytes that are no object have a row")
+	}
+}
+
+// TestPrintedTogether encodes the rows of a list in the order in which it is printed.
+func TestPrintedTogether(t *testing.T) {
+	t.Parallel()
+	m := pods()
+	m.Version.Table = reversed{}
+	table := Table{Resource: m, Group: metav1.SchemeGroupVersion, Options: &metav1.TableOptions{}}
+	list := &corev1.PodList{Items: []corev1.Pod{
+		{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, {ObjectMeta: metav1.ObjectMeta{Name: "b"}},
+	}}
+	got, err := table.AppendList(t.Context(), nil, list)
+	want := regexp.MustCompile(`^{"cells":\["b"\],"object":{.*"name":"b"}}},{"cells":\["a"\],"object":{.*"name":"a"}}}$`)
+	if err != nil || !want.Match(got) {
+		t.Errorf("got %s, %v", got, err)
+	}
+	if _, err := table.AppendList(t.Context(), nil, &corev1.PodList{}); err == nil {
+		t.Error("no error of a printer that fails")
+	}
+}
+
+// reversed is a TableConvertor of lists of pods, which prints the last pod first and fails for empty lists.
+type reversed struct{}
+
+func (reversed) ConvertToTable(_ context.Context, object, _ runtime.Object) (*metav1.Table, error) {
+	list := object.(*corev1.PodList)
+	if len(list.Items) == 0 {
+		return nil, errors.New("the list is empty")
+	}
+	table := &metav1.Table{}
+	for i := range list.Items {
+		pod := &list.Items[len(list.Items)-1-i]
+		table.Rows = append(table.Rows, metav1.TableRow{
+			Cells: []any{pod.Name}, Object: runtime.RawExtension{Object: pod},
+		})
+	}
+	return table, nil
 }

@@ -247,11 +247,10 @@ func TestMalformedValues(t *testing.T) {
 	if len(page.Values) != 1 || page.Values[0].Err == nil {
 		t.Errorf("listed %+v", page)
 	}
-	if err := s.DeleteUnreadable(t.Context(), "secrets/a"); err != nil {
-		t.Error(err)
-	}
-	if err := s.DeleteUnreadable(t.Context(), "secrets/a"); !errors.Is(err, storage.ErrNotFound) {
-		t.Errorf("deleting again: %v", err)
+	for revision, want := range map[int64]bool{page.Values[0].Revision - 1: false, page.Values[0].Revision: true} {
+		if deleted, err := s.DeleteUnreadable(t.Context(), "secrets/a", revision); deleted != want || err != nil {
+			t.Errorf("revision %d: deleted: %v, %v", revision, deleted, err)
+		}
 	}
 }
 

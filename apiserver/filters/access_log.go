@@ -35,17 +35,17 @@ func (f *accessLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer.log = &responseLog{}
-	// The user agent is read before the other filters change the headers.
-	agent := r.UserAgent()
-	defer func() { f.write(logger, r, answer, agent) }()
+	// These headers are read before the other filters change them.
+	agent, contentType := r.UserAgent(), r.Header.Get("Content-Type")
+	defer func() { f.write(logger, r, answer, agent, contentType) }()
 	f.next.ServeHTTP(w, r)
 }
 
-func (f *accessLog) write(logger logr.Logger, r *http.Request, answer *response, agent string) {
+func (f *accessLog) write(logger logr.Logger, r *http.Request, answer *response, agent, contentType string) {
 	record := request.From(r.Context())
 	values := []any{
 		"verb", metrics.NormalizedVerb(r), "URI", r.RequestURI, "latency", f.clock.Since(record.Received),
-		"userAgent", agent, "audit-ID", truncatedID(record.AuditID), "srcIP", r.RemoteAddr,
+		"userAgent", agent, "contentType", contentType, "audit-ID", truncatedID(record.AuditID), "srcIP", r.RemoteAddr,
 	}
 	if flow := &record.Flow; flow.Level != "" {
 		values = append(values, "apf_pl", quoted(flow.Level), "apf_fs", quoted(flow.Schema), "apf_iseats", flow.InitialSeats,

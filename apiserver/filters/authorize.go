@@ -17,7 +17,7 @@ import (
 // authorize passes on requests that the authorizer allows, and responds with 403 to all others.
 type authorize struct {
 	next       http.Handler
-	authorizer authorizer.Authorizer
+	authorizer authorizer.UnconditionalAuthorizer
 	metrics    *Metrics
 	clock      clock.PassiveClock
 }

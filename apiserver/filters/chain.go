@@ -13,6 +13,8 @@
 //   - overload rejects requests while memory is nearly full. It follows authenticate, because it depends on the user.
 //   - slowReaders rejects requests of users who do not read the responses to their former requests. The response writer
 //     that begin creates tracks these responses.
+//   - precondition rejects writes that must wait until the storage versions of this server are recorded. It follows
+//     authorize, as in kube-apiserver, and precedes bodies, because it needs no body.
 //   - delegated releases the seat of a request for an extension API server after the request has been authorized.
 //   - bodies reads the body of a write only for a user that may write. A slow upload releases its seat until the body
 //     is complete, so that it holds memory but no seat, unlike in kube-apiserver.
@@ -61,9 +63,11 @@ type Options struct {
 	// FrontProxy returns the current front proxy, whose headers are removed in addition to the standard ones. Both the
 	// function and its result may be nil.
 	FrontProxy func() *authentication.FrontProxy
-	Authorizer authorizer.Authorizer
+	Authorizer authorizer.UnconditionalAuthorizer
 	// ConstrainedImpersonation is the value of the feature gate.
 	ConstrainedImpersonation bool
+	// Permit returns the error of an authorized request that must not be served yet. It may be nil.
+	Permit func(*request.Record) error
 
 	RequestTimeout time.Duration
 	// Fairness is priority and fairness; if it is nil, the two limits of requests in flight apply instead.
@@ -88,6 +92,7 @@ func Chain(options Options, next http.Handler) http.Handler {
 	h = &measure{next: h, metrics: options.Metrics, clock: options.Clock}
 	h = newBodies(h, options)
 	h = delegated{next: h}
+	h = newPrecondition(h, options)
 	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
 	h = spanOf("authorization", h, options)
 	if options.Fairness != nil {

@@ -30,7 +30,7 @@ import (
 // kube-apiserver caches successes for ten seconds; here every request is authorized, so that a revoked permission takes
 // effect immediately.
 type constrainedImpersonation struct {
-	authorizer authorizer.Authorizer
+	authorizer authorizer.UnconditionalAuthorizer
 	// last maps hashOfName(requestor) to an index in modes. It is safe for concurrent use.
 	last    *lru.Cache
 	metrics *Metrics
@@ -176,7 +176,7 @@ func runsOn(requestor user.Info, node string) bool {
 // attempt evaluates one mode of impersonation for one request.
 type attempt struct {
 	mode       *impersonationMode
-	authorizer authorizer.Authorizer
+	authorizer authorizer.UnconditionalAuthorizer
 	metrics    *Metrics
 	clock      clock.PassiveClock
 }

@@ -15,7 +15,9 @@ import (
 
 // legacyImpersonation requires the verb "impersonate" for each user, group, extra value and UID in the headers. As in
 // kube-apiserver, an error of the authorizer denies the impersonation whatever the decision.
-type legacyImpersonation struct{ authorizer authorizer.Authorizer }
+type legacyImpersonation struct {
+	authorizer authorizer.UnconditionalAuthorizer
+}
 
 func (l legacyImpersonation) invalid(wanted *user.DefaultInfo) error {
 	return noUserName("requested %v without impersonating a user", wantedReferences(wanted))

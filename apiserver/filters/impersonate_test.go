@@ -104,7 +104,7 @@ type impersonationPair struct {
 	sent         int // number of compared requests
 }
 
-func newImpersonationPair(a authorizer.Authorizer, constrained bool) *impersonationPair {
+func newImpersonationPair(a authorizer.UnconditionalAuthorizer, constrained bool) *impersonationPair {
 	p := &impersonationPair{}
 	next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		p.became, _ = upstream.UserFrom(r.Context())

@@ -90,16 +90,16 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 		requests: f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_total",
 			Help: "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, " +
 				"scope, component, and HTTP response code."}, append(dryRunLabels[:len(dryRunLabels):len(dryRunLabels)], "code")),
-		durations: f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_duration_seconds",
+		durations: f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{Name: "apiserver_request_duration_seconds",
 			Buckets: durationBuckets, Help: "[STABLE] Response latency distribution in seconds for each verb, dry run value, " +
-				"group, version, resource, subresource, scope and component."}, dryRunLabels),
-		sli: f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_sli_duration_seconds",
+				"group, version, resource, subresource, scope and component."}), dryRunLabels),
+		sli: f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{Name: "apiserver_request_sli_duration_seconds",
 			Buckets: sliBuckets, Help: "[ALPHA] Response latency distribution (not counting webhook duration and priority & " +
 				"fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and " +
-				"component."}, targetLabels),
-		sizes: f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_response_sizes",
+				"component."}), targetLabels),
+		sizes: f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{Name: "apiserver_response_sizes",
 			Buckets: prometheus.ExponentialBuckets(1000, 10, 7), Help: "[STABLE] Response size distribution in bytes for each " +
-				"group, version, verb, resource, subresource, scope and component."}, targetLabels),
+				"group, version, verb, resource, subresource, scope and component."}), targetLabels),
 		longRunning: f.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_longrunning_requests",
 			Help: "[STABLE] Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, " +
 				"scope and component. Not all requests are tracked this way."}, targetLabels),
@@ -116,36 +116,38 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 
 		authenticationAttempts: f.NewCounterVec(prometheus.CounterOpts{Name: "authentication_attempts",
 			Help: "[ALPHA] Counter of authenticated attempts."}, []string{"result"}),
-		authenticationDurations: f.NewHistogramVec(prometheus.HistogramOpts{Name: "authentication_duration_seconds",
+		authenticationDurations: f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
+			Name:    "authentication_duration_seconds",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
-			Help:    "[ALPHA] Authentication duration in seconds broken out by result."}, []string{"result"}),
+			Help:    "[ALPHA] Authentication duration in seconds broken out by result."}), []string{"result"}),
 		authenticatedUsers: f.NewCounterVec(prometheus.CounterOpts{Name: "authenticated_user_requests",
 			Help: "[ALPHA] Counter of authenticated requests broken out by username."}, []string{"username"}),
 		authorizationAttempts: f.NewCounterVec(prometheus.CounterOpts{Name: "authorization_attempts_total",
 			Help: "[ALPHA] Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', " +
 				"'no-opinion' or 'error'."}, []string{"result"}),
-		authorizationDurations: f.NewHistogramVec(prometheus.HistogramOpts{Name: "authorization_duration_seconds",
+		authorizationDurations: f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
+			Name:    "authorization_duration_seconds",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
-			Help:    "[ALPHA] Authorization duration in seconds broken out by result."}, []string{"result"}),
+			Help:    "[ALPHA] Authorization duration in seconds broken out by result."}), []string{"result"}),
 
 		impersonationAttempts: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_impersonation_attempts_total",
 			Help: "[ALPHA] Total number of impersonation attempts split by mode and decision.",
 		}, impersonationLabels),
-		impersonationDurations: f.NewHistogramVec(prometheus.HistogramOpts{
+		impersonationDurations: f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
 			Name: "apiserver_impersonation_attempts_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
 			Help: "[ALPHA] Latency of impersonation attempts in seconds split by mode and decision.",
-		}, impersonationLabels),
+		}), impersonationLabels),
 		impersonationChecks: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_impersonation_authorization_attempts_total",
 			Help: "[ALPHA] Total number of authorization checks made by the impersonation handler split by mode and decision.",
 		}, impersonationLabels),
-		impersonationCheckDurations: f.NewHistogramVec(prometheus.HistogramOpts{
+		impersonationCheckDurations: f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
 			Name:    "apiserver_impersonation_authorization_attempts_duration_seconds",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
 			Help: "[ALPHA] Latency of authorization checks made by the impersonation handler in seconds split by mode and " +
 				"decision.",
-		}, impersonationLabels),
+		}), impersonationLabels),
 
 		readOnlyInFlight: &highWater{}, mutatingInFlight: &highWater{}, readOnlyQueued: &highWater{},
 		mutatingQueued: &highWater{},

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/request"
 )
 
@@ -22,21 +23,21 @@ func (m *Metrics) registerDetails(f promauto.Factory) {
 		Name: "apiserver_selfrequest_total",
 		Help: "[ALPHA] Counter of apiserver self-requests broken out for each verb, API resource and subresource.",
 	}, []string{"verb", "group", "resource", "subresource"})
-	m.requestBodies = f.NewHistogramVec(prometheus.HistogramOpts{
+	m.requestBodies = f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
 		Name:    "apiserver_request_body_size_bytes",
 		Help:    "[ALPHA] Apiserver request body size in bytes broken out by resource and verb.",
 		Buckets: prometheus.LinearBuckets(50000, 100000, 31),
-	}, []string{"group", "resource", "verb"})
-	m.filterDurations = f.NewHistogramVec(prometheus.HistogramOpts{
+	}), []string{"group", "resource", "verb"})
+	m.filterDurations = f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
 		Name:    "apiserver_request_filter_duration_seconds",
 		Help:    "[ALPHA] Request filter latency distribution in seconds, for each filter type",
 		Buckets: []float64{0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 10.0, 15.0, 30.0},
-	}, []string{"filter"})
-	m.validations = f.NewHistogramVec(prometheus.HistogramOpts{
+	}), []string{"filter"})
+	m.validations = f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
 		Name:    "field_validation_request_duration_seconds",
 		Help:    "[ALPHA] Response latency distribution in seconds for each field validation value",
 		Buckets: sliBuckets,
-	}, []string{"field_validation"})
+	}), []string{"field_validation"})
 }
 
 // findDetails looks up the series of registerDetails that always exist.

@@ -122,7 +122,7 @@ func TestTimeoutAfterAnError(t *testing.T) {
 			<-r.Context().Done()
 		})
 		for range 2 {
-			response, body := f.get(t, "GET", "/api/v1/pods?timeout=20ms", "alice")
+			response, body := f.get(t, "GET", "/api/v1/pods?timeout=300ms", "alice")
 			if response.StatusCode != http.StatusInternalServerError || !strings.Contains(body, "broken") {
 				t.Errorf("got %d %s", response.StatusCode, body)
 			}

@@ -3,6 +3,8 @@ package flowcontrol
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"quorate.dev/apiserver/metrics"
 )
 
 const prefix = "apiserver_flowcontrol_"
@@ -33,8 +35,8 @@ func newFlowMetrics(registerer prometheus.Registerer, c *Controller) *flowMetric
 		return f.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + name, Help: help}, flowLabels)
 	}
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		return f.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets},
-			append(flowLabels[:2:2], labels...))
+		opts := prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets}
+		return f.NewHistogramVec(metrics.Histogram(opts), append(flowLabels[:2:2], labels...))
 	}
 	level := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(prefix+name, help, append(levelLabels[:1:1], labels...), nil)

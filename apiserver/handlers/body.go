@@ -18,7 +18,7 @@ import (
 )
 
 // contentType returns the media type of the body, or an error if accepted does not contain it. The default is
-// accepted[0].
+// accepted[0]. Like kube-apiserver's, the error lists protobuf also for custom resources.
 func contentType(r *http.Request, accepted []string) (string, error) {
 	header := r.Header.Get("Content-Type")
 	if header == "" {
@@ -26,7 +26,7 @@ func contentType(r *http.Request, accepted []string) (string, error) {
 	}
 	mediaType, _, err := mime.ParseMediaType(header)
 	if err != nil || !slices.Contains(accepted, mediaType) {
-		return "", negotiation.NewUnsupportedMediaTypeError(accepted)
+		return "", negotiation.NewUnsupportedMediaTypeError(mediaTypes())
 	}
 	return mediaType, nil
 }

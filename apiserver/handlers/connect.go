@@ -59,7 +59,7 @@ func (c *call) acceptable() error {
 	if err := request.Produce(c.r, append([]string{"text/plain"}, produced(false)...)...); err != nil {
 		return err
 	}
-	if _, ok := negotiation.NegotiateMediaTypeOptions(header, serializers, restrictions{}); ok {
+	if _, ok := negotiation.NegotiateMediaTypeOptions(header, serializers(), restrictions{}); ok {
 		return nil
 	}
 	return negotiation.NewNotAcceptableError(offered(c.target))

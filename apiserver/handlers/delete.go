@@ -20,7 +20,7 @@ func (c *call) delete(ctx context.Context) error {
 		return err
 	}
 	if ignoresReadErrors(options) {
-		return c.deleteUnreadable(ctx)
+		return c.deleteUnreadable(ctx, len(options.DryRun) > 0)
 	}
 	c.warnOnDelete(ctx, options)
 	c.span.Event(eventDeleting)
@@ -34,7 +34,7 @@ func (c *call) delete(ctx context.Context) error {
 	if !result.Outcome.Deleted() && options.OrphanDependents != nil && !*options.OrphanDependents {
 		code = http.StatusAccepted
 	}
-	if !result.Outcome.Deleted() || result.Outcome == registry.DeletedEmpty || c.target.ReturnsDeleted {
+	if !result.Outcome.Deleted() || result.Outcome == registry.DeletedEmpty || c.target.Version.ReturnsDeleted {
 		return c.sendResult(code, result)
 	}
 	return c.sendDeleted(code, result)
@@ -48,9 +48,9 @@ func ignoresReadErrors(options *metav1.DeleteOptions) bool {
 
 // deleteUnreadable serves a DELETE for which ignoresReadErrors is true. The Status has no UID, because the object may
 // be unreadable.
-func (c *call) deleteUnreadable(ctx context.Context) error {
+func (c *call) deleteUnreadable(ctx context.Context, dryRun bool) error {
 	audit.AddAuditAnnotation(c.record, "apiserver.k8s.io/unsafe-delete-ignore-read-error", "")
-	if err := c.Registry.DeleteUnreadable(ctx, c.target, c.Authorizer); err != nil {
+	if err := c.Registry.DeleteUnreadable(ctx, c.target, c.Authorizer, dryRun); err != nil {
 		return err
 	}
 	return c.sendStatus(http.StatusOK, &metav1.Status{

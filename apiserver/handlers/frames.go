@@ -25,22 +25,25 @@ func (s *stream) eventFrame(event *registry.WatchEvent) ([]byte, error) {
 	return event.Encoded(s.r.Context(), s.format, event.Type)
 }
 
-// initialFrame returns the ADDED frame of an entry of the initial state.
-func (s *stream) initialFrame(entry *watchcache.Entry) ([]byte, error) {
+// appendInitial appends the ADDED frame of an entry of the initial state. It encodes the frame directly into the
+// buffer, because a server to which a thousand clients reconnect sends millions of such frames.
+func (s *stream) appendInitial(to []byte, entry *watchcache.Entry) ([]byte, error) {
 	switch {
 	case s.table != nil:
-		return s.tableFrame(watch.Added, entry)
+		frame, err := s.tableFrame(watch.Added, entry)
+		return append(to, frame...), err
 	case s.output.list:
-		return nil, errNoList
+		return to, errNoList
 	}
 	item, err := entry.Encoded(s.r.Context(), s.format)
 	if err != nil {
-		return nil, err
+		return to, err
 	}
-	return s.format.Envelope().Frame(watch.Added, item.Bytes()), nil
+	return s.format.Envelope().AppendFrame(to, watch.Added, item), nil
 }
 
-// tableFrame returns a frame with the table row of an entry. Rows are not shared, because their cells contain ages.
+// tableFrame returns a frame with the table row of an entry. Few clients watch tables, so that the row is printed for
+// each of them.
 func (s *stream) tableFrame(kind watch.EventType, entry *watchcache.Entry) ([]byte, error) {
 	internal, err := s.Registry.Decode(s.r.Context(), s.target, entry)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,10 +14,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	codecs "k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	upstream "k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -28,22 +34,35 @@ func FuzzAccept(f *testing.F) {
 		"", "*/*", "application/*;q=0.5,text/html", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
 		"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io",
 		"application/yaml;stream=watch", "application/json;g=meta.k8s.io", "application/json;sv=v1;pretty=1;unknown",
-		"application/json;as=", "a/b;;=,",
+		"application/json;as=", "a/b;;=,", "application/cbor", "application/cbor,application/json;q=0.5",
+		"application/cbor;as=Table;v=v1;g=meta.k8s.io,application/cbor", "application/cbor;pretty=1",
+		"application/cbor;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "application/cbor-seq",
+		"application/cbor;stream=watch",
 	} {
-		f.Add(header, false)
-		f.Add(header, true)
+		for _, custom := range []bool{false, true} {
+			f.Add(header, custom, false)
+			f.Add(header, custom, true)
+		}
 	}
-	formats := clientscheme.Codecs.SupportedMediaTypes()
-	f.Fuzz(func(t *testing.T, header string, custom bool) {
+	withCBOR := codecs.NewCodecFactory(clientscheme.Scheme, codecs.WithSerializer(cbor.NewSerializerInfo))
+	f.Fuzz(func(t *testing.T, header string, custom, servesCBOR bool) {
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage,
+			servesCBOR)
+		formats := clientscheme.Codecs
+		if servesCBOR {
+			formats = withCBOR
+		}
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header["Accept"] = []string{header}
 		scope := &upstream.RequestScope{
-			Serializer: clientscheme.Codecs, MetaGroupVersion: metav1.SchemeGroupVersion,
+			Serializer: formats, MetaGroupVersion: metav1.SchemeGroupVersion,
 			TableConvertor: rest.NewDefaultTableConvertor(schema.GroupResource{Resource: "pods"}),
 		}
 		definition := &resource.Definition{}
 		if custom {
-			definition.Source, scope.StandardSerializers = resource.Custom, formats[:2]
+			definition.Source = resource.Custom
+			scope.StandardSerializers = slices.DeleteFunc(slices.Clone(formats.SupportedMediaTypes()),
+				func(info runtime.SerializerInfo) bool { return info.MediaType == runtime.ContentTypeProtobuf })
 		}
 		target := resource.Target{Match: resource.Match{Definition: definition}, Endpoint: &resource.Endpoint{}}
 		got, err := negotiate(r, target)
@@ -58,7 +77,7 @@ func FuzzAccept(f *testing.F) {
 		if want.Convert != nil {
 			kind = *want.Convert
 		}
-		if mediaTypes[formatIndex(info)] != got.contentType(false) || kind.GroupVersion() != got.group ||
+		if mediaTypes()[formatIndex(info)] != got.contentType(false) || kind.GroupVersion() != got.group ||
 			(kind.Kind == "Table") != (got.as == table) || (kind.Kind == "PartialObjectMetadataList") != got.list {
 			t.Errorf("got %+v, upstream %s as %v", got, info.MediaType, kind)
 		}
@@ -66,7 +85,7 @@ func FuzzAccept(f *testing.F) {
 }
 
 func formatIndex(info runtime.SerializerInfo) int {
-	for i, media := range mediaTypes {
+	for i, media := range mediaTypes() {
 		if media == info.MediaType {
 			return i
 		}

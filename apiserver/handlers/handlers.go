@@ -31,7 +31,7 @@ type Options struct {
 	Registry *registry.Registry
 	// Authorizer decides whether the user of an update or a patch may create the object, and whether a user may delete an
 	// object that cannot be read. The requests themselves are already authorized.
-	Authorizer authorizer.Authorizer
+	Authorizer authorizer.UnconditionalAuthorizer
 	Clock      clock.Clock
 	// Metrics may be nil; nothing is measured then.
 	Metrics *Metrics
@@ -117,7 +117,7 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 		return
 	}
 	if err := c.checkRoute(sensible); err != nil {
-		request.WriteError(w, r, err)
+		c.refuse(err)
 		return
 	}
 	if match.Version.Deprecation != "" {

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 )
@@ -17,12 +18,14 @@ type Metrics struct {
 // NewMetrics registers the metrics. It must be called at most once per registerer.
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		watchLists: promauto.With(registerer).NewHistogramVec(prometheus.HistogramOpts{
+		watchLists: promauto.With(registerer).NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
 			Name: "apiserver_watch_list_duration_seconds",
 			Help: "[BETA] Response latency distribution in seconds for watch list requests " +
 				"broken by group, version, resource and scope.",
-			Buckets: []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 15, 20, 30, 45, 60},
-		}, []string{"group", "version", "resource", "scope"}),
+			Buckets: []float64{
+				0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300,
+			},
+		}), []string{"group", "version", "resource", "scope"}),
 	}
 	registerer.MustRegister(&m.events)
 	return m

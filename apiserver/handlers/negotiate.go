@@ -44,9 +44,15 @@ func (o output) reformatted() bool { return o.pretty || o.media == codec.YAML }
 // contentType returns the Content-Type of the response. Like kube-apiserver's, it omits the parameters "as", "g" and
 // "v".
 func (o output) contentType(stream bool) string {
-	mediaType := [...]string{codec.JSON: mediaTypes[0], codec.YAML: mediaTypes[1], codec.Protobuf: mediaTypes[2]}[o.media]
-	if stream && o.media == codec.Protobuf {
+	mediaType := [...]string{
+		codec.JSON: runtime.ContentTypeJSON, codec.YAML: runtime.ContentTypeYAML,
+		codec.Protobuf: runtime.ContentTypeProtobuf, codec.CBOR: runtime.ContentTypeCBOR,
+	}[o.media]
+	switch {
+	case stream && o.media == codec.Protobuf:
 		mediaType += ";stream=watch"
+	case stream && o.media == codec.CBOR:
+		mediaType = runtime.ContentTypeCBORSequence
 	}
 	return mediaType
 }
@@ -58,9 +64,9 @@ func negotiate(r *http.Request, t resource.Target) (output, error) {
 		return output{pretty: wantsPretty(r)}, nil
 	}
 	allowed := restrictions{custom: t.Source == resource.Custom, tables: !t.Endpoint.NoTable}
-	chosen, ok := negotiation.NegotiateMediaTypeOptions(header, serializers, allowed)
+	chosen, ok := negotiation.NegotiateMediaTypeOptions(header, serializers(), allowed)
 	if !ok {
-		return output{}, negotiation.NewNotAcceptableError(mediaTypes)
+		return output{}, negotiation.NewNotAcceptableError(mediaTypes())
 	}
 	o := output{media: mediaOf(chosen.Accepted.MediaTypeSubType)}
 	o.pretty = o.media == codec.JSON && (chosen.Pretty || wantsPretty(r))
@@ -77,21 +83,42 @@ func negotiate(r *http.Request, t resource.Target) (output, error) {
 // streamable returns an error if a watch cannot be served in the output's media type.
 func (o output) streamable() error {
 	if o.media == codec.YAML {
-		return negotiation.NewNotAcceptableError(streamTypes)
+		return negotiation.NewNotAcceptableError(streamTypes())
 	}
 	return nil
 }
 
-// The media types of responses, in kube-apiserver's order.
+// The media types of responses and their streams, in kube-apiserver's order. The last one requires the feature gate
+// CBORServingAndStorage.
 var (
-	mediaTypes  = []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"}
-	streamTypes = []string{"application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"}
-	serializers = []runtime.SerializerInfo{
+	allMediaTypes = []string{
+		runtime.ContentTypeJSON, runtime.ContentTypeYAML, runtime.ContentTypeProtobuf, runtime.ContentTypeCBOR,
+	}
+	allStreamTypes = []string{
+		runtime.ContentTypeJSON + ";stream=watch", runtime.ContentTypeProtobuf + ";stream=watch",
+		runtime.ContentTypeCBORSequence,
+	}
+	allSerializers = []runtime.SerializerInfo{
 		serializer("json", &runtime.StreamSerializerInfo{}),
 		serializer("yaml", nil),
 		serializer("vnd.kubernetes.protobuf", &runtime.StreamSerializerInfo{}),
+		serializer("cbor", &runtime.StreamSerializerInfo{}),
 	}
 )
+
+func mediaTypes() []string { return enabled(allMediaTypes) }
+
+func streamTypes() []string { return enabled(allStreamTypes) }
+
+func serializers() []runtime.SerializerInfo { return enabled(allSerializers) }
+
+// enabled returns a list whose last element is for CBOR. It leaves out that element if the feature gate is disabled.
+func enabled[T any](all []T) []T {
+	if request.ServesCBOR() {
+		return all
+	}
+	return all[: len(all)-1 : len(all)-1]
+}
 
 // serializer returns the fields of a SerializerInfo that negotiation reads. stream is nil if the media type has no
 // streams.
@@ -108,6 +135,8 @@ func mediaOf(subType string) codec.Media {
 		return codec.YAML
 	case "vnd.kubernetes.protobuf":
 		return codec.Protobuf
+	case "cbor":
+		return codec.CBOR
 	}
 	return codec.JSON
 }
@@ -118,17 +147,17 @@ type restrictions struct {
 	tables bool
 }
 
-// AllowsMediaTypeTransform implements negotiation.EndpointRestrictions. Tables are not available in protobuf, and
-// custom resources only as PartialObjectMetadata.
+// AllowsMediaTypeTransform implements negotiation.EndpointRestrictions. Tables are not available in protobuf and
+// CBOR, and custom resources in protobuf only as PartialObjectMetadata.
 func (r restrictions) AllowsMediaTypeTransform(_, subType string, kind *schema.GroupVersionKind) bool {
-	text := mediaOf(subType) != codec.Protobuf
+	media := mediaOf(subType)
 	switch {
 	case kind == nil:
-		return text || !r.custom
+		return media != codec.Protobuf || !r.custom
 	case !isMeta(kind.GroupVersion()):
 		return false
 	case kind.Kind == "Table":
-		return text && r.tables
+		return (media == codec.JSON || media == codec.YAML) && r.tables
 	}
 	return kind.Kind == "PartialObjectMetadata" || kind.Kind == "PartialObjectMetadataList"
 }
@@ -144,9 +173,9 @@ func (restrictions) AllowsStreamSchema(schema string) bool { return schema == "w
 // produced returns the media types that kube-apiserver's route for an object or a collection produces.
 func produced(collection bool) []string {
 	if !collection {
-		return mediaTypes
+		return mediaTypes()
 	}
-	return slices.Concat(mediaTypes, streamTypes)
+	return slices.Concat(mediaTypes(), streamTypes())
 }
 
 // unsupported returns the error for a request body in a media type that the route does not consume.
@@ -165,9 +194,11 @@ func isCollection(r *http.Request) bool {
 // offered returns the accepted media types of request bodies. Custom resources have no protobuf.
 func offered(t resource.Target) []string {
 	if t.Source == resource.Custom {
-		return mediaTypes[:2:2]
+		return slices.DeleteFunc(slices.Clone(mediaTypes()), func(mediaType string) bool {
+			return mediaType == runtime.ContentTypeProtobuf
+		})
 	}
-	return mediaTypes
+	return mediaTypes()
 }
 
 func isMeta(group schema.GroupVersion) bool {

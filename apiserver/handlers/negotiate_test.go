@@ -3,10 +3,14 @@ package handlers
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/resource"
@@ -69,6 +73,30 @@ func TestNegotiate(t *testing.T) {
 		if err != nil || got != c.want {
 			t.Errorf("%q: got %+v, want %+v: %v", c.accept, got, c.want, err)
 		}
+	}
+}
+
+// TestMediaTypesOfCBOR lists the media types of bodies, responses and patches with and without the feature gate.
+func TestMediaTypesOfCBOR(t *testing.T) {
+	custom := resource.Target{Match: resource.Match{Definition: &resource.Definition{Source: resource.Custom}}}
+	for _, on := range []bool{false, true} {
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, on)
+		lists := map[string][]string{
+			"application/cbor":             mediaTypes(),
+			"application/cbor-seq":         produced(true),
+			"application/apply-patch+cbor": (&call{target: custom}).patchTypes(),
+		}
+		for mediaType, list := range lists {
+			if slices.Contains(list, mediaType) != on {
+				t.Errorf("CBOR %t: %v", on, list)
+			}
+		}
+		if list := offered(custom); slices.Contains(list, protobuf) || slices.Contains(list, "application/cbor") != on {
+			t.Errorf("CBOR %t: bodies of custom resources are %v", on, list)
+		}
+	}
+	if got := (output{media: codec.CBOR}).contentType(true); got != "application/cbor-seq" {
+		t.Errorf("watches have the media type %s", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"unicode"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/features"
@@ -62,6 +64,14 @@ func (c *call) listOptions() (*internalversion.ListOptions, registry.Selection, 
 		selection.Label = options.LabelSelector
 	}
 	var err error
+	if options.ShardSelector != "" && utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) {
+		if selection.Shard, err = registry.ParseShard(options.ShardSelector); err != nil {
+			return nil, selection, fmt.Errorf("invalid shard selector: %w", err)
+		}
+		if err := checkSize("shardSelector", selection.Shard.Size(), 0); err != nil {
+			return nil, selection, err
+		}
+	}
 	selection.Field, err = c.fieldSelector(options.FieldSelector)
 	return options, selection, err
 }
@@ -161,13 +171,14 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 }
 
 func (c *call) decodeDeleteOptions(body []byte) (*metav1.DeleteOptions, error) {
-	mediaType, err := contentType(c.r, []string{
-		runtime.ContentTypeJSON, runtime.ContentTypeYAML, runtime.ContentTypeProtobuf,
-	})
+	mediaType, err := contentType(c.r, mediaTypes())
 	if err != nil {
 		return nil, err
 	}
 	info, _ := runtime.SerializerInfoForMediaType(internalscheme.Codecs.SupportedMediaTypes(), mediaType)
+	if mediaType == runtime.ContentTypeCBOR {
+		info = cbor.NewSerializerInfo(internalscheme.Scheme, internalscheme.Scheme)
+	}
 	kind := metav1.SchemeGroupVersion.WithKind("DeleteOptions")
 	if err := c.deleteOptionsGuard.Check(body, mediaType, kind); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())

@@ -2,15 +2,22 @@ package handlers
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
 	"quorate.dev/apiserver/audit"
+	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/registry/change"
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -29,7 +36,11 @@ func (c *call) patch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	audit.LogPatch(c.record, body)
+	logged, err := c.auditedPatch(body, patchType)
+	if err != nil {
+		return err
+	}
+	audit.LogPatch(c.record, logged)
 	write := c.writeOptions(options.DryRun, options.FieldManager, &metav1.UpdateOptions{
 		DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation,
 	})
@@ -45,6 +56,44 @@ func (c *call) patch(ctx context.Context) error {
 	}
 	c.span.Event(eventPatched)
 	return c.sendResult(updateCode(result), result)
+}
+
+// auditedPatch returns a patch as JSON for the audit log. A patch that is no JSON, or no YAML or CBOR for an apply, is
+// refused before it is logged. It mirrors validateAndTranscodePatch of kube-apiserver.
+func (c *call) auditedPatch(patch []byte, patchType types.PatchType) ([]byte, error) {
+	if patchType == types.ApplyCBORPatchType {
+		return c.auditedCBOR(patch)
+	}
+	if patchType == types.ApplyYAMLPatchType {
+		if checker, ok := c.codec().(resource.BodyChecker); ok { // conversion costs more than the size of the patch
+			if err := checker.CheckBody(patch, runtime.ContentTypeYAML); err != nil {
+				return nil, apierrors.NewBadRequest(fmt.Sprintf("error encoding patch: %v", err))
+			}
+		}
+		converted, err := yaml.ToJSON(patch)
+		if err != nil {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("error encoding patch: %v", err))
+		}
+		return converted, nil
+	}
+	if !json.Valid(patch) {
+		return nil, apierrors.NewBadRequest("invalid JSON patch")
+	}
+	return patch, nil
+}
+
+// auditedCBOR returns an apply configuration in CBOR as JSON.
+func (c *call) auditedCBOR(patch []byte) ([]byte, error) {
+	if checker, ok := c.codec().(resource.BodyChecker); ok {
+		if err := checker.CheckBody(patch, runtime.ContentTypeCBOR); err != nil {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
+		}
+	}
+	converted, err := codec.CBORToJSON(patch)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
+	}
+	return converted, nil
 }
 
 // patchType returns the type of the patch from the Content-Type header. Unlike for other verbs, there is no default.
@@ -67,5 +116,9 @@ func (c *call) patchTypes() []string {
 	if c.target.Source != resource.Custom {
 		accepted = append(accepted, string(types.StrategicMergePatchType))
 	}
-	return append(accepted, string(types.ApplyYAMLPatchType))
+	accepted = append(accepted, string(types.ApplyYAMLPatchType))
+	if request.ServesCBOR() {
+		accepted = append(accepted, string(types.ApplyCBORPatchType))
+	}
+	return accepted
 }

@@ -21,13 +21,20 @@ import (
 // chunkSize is the size in bytes of the writes of a list. Few large writes cost much less than many small ones.
 const chunkSize = 64 << 10
 
-// The pools are global, because no caller can observe their state.
+// initialChunkSize is the size in bytes from which the initial events of a watch are written. The buffer for them is
+// smaller than for lists, because many watches whose clients do not read may hold one each.
+const initialChunkSize = 16 << 10
+
+// A buffer may return to its pool as soon as Write has returned, even with an error: the HTTP/2 server does not use the
+// bytes any more. The pools are global, because no caller can observe their state.
 var (
 	chunks      = sync.Pool{New: func() any { b := make([]byte, 0, chunkSize+chunkSize/2); return &b }}
+	initials    = sync.Pool{New: func() any { b := make([]byte, 0, 2*initialChunkSize); return &b }}
 	compressors = sync.Pool{New: func() any { w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed); return w }}
 )
 
-// send sends a response with the given JSON body, or protobuf body, after reformatting it if the client asks for that.
+// send sends a response with the given body in JSON, protobuf or CBOR, after reformatting JSON if the client asks for
+// that.
 func (c *call) send(code int, body []byte) error {
 	if err := c.acquireMemory(int64(len(body)) * (1 + c.output.reformatFactor())); err != nil {
 		return err

@@ -140,6 +140,15 @@ func (c *call) checkRoute(sensible bool) error {
 	return request.Produce(c.r, produced(isCollection(c.r))...)
 }
 
+// refuse responds with the error of checkRoute.
+func (c *call) refuse(err error) {
+	if c.target.Source == resource.Custom {
+		request.WriteErrorWithoutCBOR(c.w, c.r, err)
+		return
+	}
+	request.WriteError(c.w, c.r, err)
+}
+
 // notRouted responds to a request for a path that does not exist. Custom resources have no routes in kube-apiserver;
 // the errors of their paths are crdHandler's.
 func notRouted(w http.ResponseWriter, r *http.Request, match resource.Match, info *upstream.RequestInfo) {
@@ -147,7 +156,7 @@ func notRouted(w http.ResponseWriter, r *http.Request, match resource.Match, inf
 	case match.Source == resource.BuiltIn:
 		request.WriteError(w, r, request.Generic(http.StatusNotFound))
 	case info.Subresource != "":
-		request.WriteError(w, r, apierrors.NewNotFound(match.GroupResource(), info.Name))
+		request.WriteErrorWithoutCBOR(w, r, apierrors.NewNotFound(match.GroupResource(), info.Name))
 	default:
 		http.NotFound(w, r)
 	}

@@ -40,6 +40,10 @@ type stream struct {
 	socket *websocket.Conn
 	// guard aborts writes that the client does not read; nil with a socket.
 	guard *writeGuard
+	// compressed is set if the body is compressed for clients that accept gzip.
+	compressed bool
+	// gzip is the compressed body; nil if the body is not compressed.
+	gzip *gzipBody
 	// counts is nil if nothing is measured.
 	counts *eventCounts
 }
@@ -65,6 +69,11 @@ func (s *stream) begin() {
 	if s.r.ProtoMajor > 1 {
 		header.Del("Transfer-Encoding")
 	}
+	if s.compressed && request.CompressesWatch(s.r) {
+		header.Set("Content-Encoding", "gzip")
+		header.Add("Vary", "Accept-Encoding")
+		s.gzip = &gzipBody{w: s.w}
+	}
 	s.w.WriteHeader(http.StatusOK)
 	s.flush()
 }
@@ -77,6 +86,9 @@ func (s *stream) flush() {
 	}
 	s.guard.begin()
 	defer s.guard.end()
+	if s.gzip != nil {
+		s.gzip.flush()
+	}
 	flusher.Flush()
 }
 
@@ -180,16 +192,11 @@ func (s *stream) sendEvents(events []registry.WatchEvent, revision int64) bool {
 // sendInitial sends the initial state as ADDED events and, if markEnd is set, the bookmark that ends them. It reports
 // whether the stream continues.
 func (s *stream) sendInitial(markEnd bool, selection registry.Selection) bool {
-	for _, entry := range s.changes.Initial {
-		frame, err := s.initialFrame(entry)
-		if err != nil {
-			s.fail(encodingError(err))
-			return false
-		}
-		s.count(frame)
-		if !s.send(frame) {
-			return false
-		}
+	entries := s.changes.Initial
+	s.changes.Initial = nil // sendEntries drops them one by one: the watch must not keep entries that the cache replaces
+	some := len(entries) > 0
+	if !s.sendEntries(entries) {
+		return false
 	}
 	if markEnd {
 		marked := s.sendBookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
@@ -198,10 +205,38 @@ func (s *stream) sendInitial(markEnd bool, selection registry.Selection) bool {
 		}
 		return marked
 	}
-	if len(s.changes.Initial) > 0 {
+	if some {
 		s.flush()
 	}
 	return true
+}
+
+// sendEntries sends ADDED events of entries in few writes, because each write costs a switch to the connection's
+// goroutine, and clears the entries. It reports whether the stream continues.
+func (s *stream) sendEntries(entries []*watchcache.Entry) bool {
+	pooled := initials.Get().(*[]byte)
+	defer initials.Put(pooled)
+	batch := (*pooled)[:0]
+	for i, entry := range entries {
+		begin := len(batch)
+		var err error
+		if batch, err = s.appendInitial(batch, entry); err != nil {
+			if s.send(batch[:begin]) {
+				s.fail(encodingError(err))
+			}
+			return false
+		}
+		entries[i] = nil
+		s.count(batch[begin:])
+		if len(batch) < initialChunkSize && s.socket == nil {
+			continue
+		}
+		if !s.send(batch) {
+			return false
+		}
+		batch = (*pooled)[:0] // not the larger buffer of a large entry, which a client that does not read would hold
+	}
+	return s.send(batch)
 }
 
 // count adds the frame of an event to the metrics.
@@ -231,7 +266,12 @@ func (s *stream) send(frame []byte) bool {
 func (s *stream) write(chunk []byte) bool {
 	s.guard.begin()
 	defer s.guard.end()
-	_, err := s.w.Write(chunk)
+	var err error
+	if s.gzip != nil {
+		_, err = s.gzip.Write(chunk)
+	} else {
+		_, err = s.w.Write(chunk)
+	}
 	return err == nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/apiserver/encoding"
+	"quorate.dev/apiserver/encoding/row"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/watchcache"
 )
@@ -31,6 +32,7 @@ func (c *call) sendTable(page *registry.List, listMeta metav1.ListMeta) error {
 	if err != nil {
 		return err
 	}
+	listMeta.ShardInfo = nil // as in kube-apiserver, whose printers do not copy the field
 	out := &chunkedResponse{call: c, code: http.StatusOK}
 	defer out.close()
 	body, err := c.writeRows(out, t, page, listMeta)
@@ -70,27 +72,50 @@ func (c *call) writeRows(
 	if err := c.encodeMetadata(t, page); err != nil {
 		return nil, err
 	}
-	var body []byte
+	first, err := c.Registry.Decode(ctx, c.target, entries[0])
+	if err != nil {
+		return nil, err
+	}
+	body, err := t.AppendHead(ctx, nil, first, listMeta)
+	if err != nil {
+		return nil, err
+	}
+	if c.target.Version.PrintedList != nil {
+		return c.appendList(body, t, entries)
+	}
 	for i, entry := range entries {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		internal, err := c.Registry.Decode(ctx, c.target, entry)
-		if err != nil {
-			return nil, err
-		}
 		if i > 0 {
 			body = append(body, ',')
-		} else if body, err = t.AppendHead(ctx, body, internal, listMeta); err != nil {
-			return nil, err
 		}
-		if body, err = c.appendRows(body, t, entry, internal); err != nil {
+		if body, err = c.appendRows(body, t, entry); err != nil {
 			return nil, err
 		}
 		if out.full(body) {
 			out.write(body)
 			body = body[:0]
 		}
+	}
+	return t.AppendTail(body), nil
+}
+
+// appendList appends the rows of all entries, printed together, and the end of the table.
+func (c *call) appendList(body []byte, t encoding.Table, entries []*watchcache.Entry) ([]byte, error) {
+	objects := make([]runtime.Object, len(entries))
+	for i, entry := range entries {
+		var err error
+		if objects[i], err = c.Registry.Decode(c.r.Context(), c.target, entry); err != nil {
+			return nil, err
+		}
+	}
+	list, err := c.target.Version.PrintedList(objects)
+	if err != nil {
+		return nil, err
+	}
+	if body, err = t.AppendList(c.r.Context(), body, list); err != nil {
+		return nil, err
 	}
 	return t.AppendTail(body), nil
 }
@@ -114,9 +139,7 @@ func (c *call) encodeMetadata(t encoding.Table, page *registry.List) error {
 
 // appendRows appends the rows of an entry. The metadata in the rows is the encoding shared with clients that ask for
 // PartialObjectMetadata.
-func (c *call) appendRows(
-	body []byte, t encoding.Table, entry *watchcache.Entry, internal runtime.Object,
-) ([]byte, error) {
+func (c *call) appendRows(body []byte, t encoding.Table, entry *watchcache.Entry) ([]byte, error) {
 	var metadata []byte
 	if t.ShowsMetadata() {
 		item, err := entry.Encoded(c.r.Context(), t.Metadata())
@@ -125,7 +148,35 @@ func (c *call) appendRows(
 		}
 		metadata = item.Bytes()
 	}
+	template, err := c.sharedRow(t, entry)
+	if err != nil {
+		return nil, err
+	}
+	if !template.IsNone() {
+		return t.AppendShared(body, template, metadata, c.Clock.Now()), nil
+	}
+	internal, err := c.Registry.Decode(c.r.Context(), c.target, entry)
+	if err != nil {
+		return nil, err
+	}
 	return t.AppendRows(c.r.Context(), body, internal, metadata)
+}
+
+// sharedRow returns the template of the row of an entry. The template is none, so that the row must be printed for
+// this request, if the table shows whole objects, if the row depends on more than the stored bytes, if no other
+// request uses the entry, or if no template can show the row.
+func (c *call) sharedRow(t encoding.Table, entry *watchcache.Entry) (row.Template, error) {
+	format := t.Rows()
+	version := c.target.Version
+	if !t.SharesRows() || version.UnsharedRows || c.target.Endpoint.Undecorated || !entry.KeepsEncodings() ||
+		format.Remote(entry.Stored()) {
+		return nil, nil
+	}
+	item, err := entry.Encoded(c.r.Context(), format)
+	if err != nil {
+		return nil, err
+	}
+	return row.Template(item.Bytes()), nil
 }
 
 // tableMemory returns the approximate bytes that a table holds in addition to the watch cache. Only a reformatted table

@@ -49,17 +49,19 @@ func TestUnreadableObjects(t *testing.T) {
 		},
 		{
 			name: "object that can be read", request: "DELETE " + configMaps + "/good" + option,
-			code: http.StatusUnprocessableEntity,
-			want: `{details: {causes: [{field: ignoreStoreReadErrorWithClusterBreakingPotential,
-				message: "~is exclusively used to delete corrupt object(s)"}]}}`,
+			code: http.StatusConflict, want: `{message: "~unsafe deletion is not allowed", details: {name: good}}`,
 		},
 		{
 			name: "collection", request: "DELETE " + configMaps + option, code: http.StatusUnprocessableEntity,
 			want: `{details: {causes: [{message: "~is not allowed with DELETECOLLECTION"}]}}`,
 		},
 		{
-			name: "with other options", request: "DELETE " + configMaps + "/garbage" + option + "&dryRun=All",
-			code: http.StatusUnprocessableEntity, want: `{details: {kind: DeleteOptions}}`,
+			name: "with other options", code: http.StatusUnprocessableEntity, want: `{details: {kind: DeleteOptions}}`,
+			request: "DELETE " + configMaps + "/garbage" + option + "&propagationPolicy=Orphan",
+		},
+		{
+			name: "dry run", request: "DELETE " + configMaps + "/garbage" + option + "&dryRun=All", code: http.StatusOK,
+			want: `{kind: Status, status: Success, details: {name: garbage}}`,
 		},
 		{
 			name: "unreadable object", request: "DELETE " + configMaps + "/garbage" + option, code: http.StatusOK,

@@ -208,7 +208,7 @@ func TestPatch(t *testing.T) {
 		},
 		{
 			name: "invalid JSON", request: patch, sends: mergePatch, body: "{", code: http.StatusBadRequest,
-			want: `{reason: BadRequest}`,
+			want: `{reason: BadRequest, message: invalid JSON patch}`,
 		},
 		{
 			name: "old resource version", request: patch, sends: mergePatch, code: http.StatusConflict,
@@ -283,8 +283,8 @@ func TestApply(t *testing.T) {
 				want: `{details: {causes: [{field: fieldManager, reason: FieldValueRequired}]}}`,
 			},
 			{
-				name: kind + ", not YAML", request: path + "one", sends: applyPatch, body: "{", code: http.StatusBadRequest,
-				want: `{message: "~error decoding YAML"}`,
+				name: kind + ", not YAML", request: path + "one", sends: applyPatch, body: "a: [", code: http.StatusBadRequest,
+				want: `{reason: BadRequest, message: "~error encoding patch: "}`,
 			},
 		})
 		if checked := s.permissions.take(); len(checked) != 1 || !strings.HasPrefix(checked[0], "create ") {

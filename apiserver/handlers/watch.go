@@ -40,11 +40,11 @@ func (c *call) watch(ctx context.Context) error {
 		return notStreamable
 	}
 	if lost {
-		return c.sendWatchError(err)
+		return c.sendWatchError(err, initial && options.AllowWatchBookmarks)
 	}
 	s := &stream{
 		call: c, format: c.format(), table: table, changes: changes, seen: changes.Start,
-		bookmarks: options.AllowWatchBookmarks,
+		bookmarks: options.AllowWatchBookmarks, compressed: initial && options.AllowWatchBookmarks,
 	}
 	if c.Metrics != nil {
 		s.counts = c.Metrics.events.of(target.Match)
@@ -84,8 +84,8 @@ func (c *call) watchDuration(timeout *int64) time.Duration {
 
 // sendWatchError sends an error as the only event of a watch. Clients handle expired and too large resource versions in
 // events, not in the status of the response.
-func (c *call) sendWatchError(err error) error {
-	s := &stream{call: c, format: c.format()}
+func (c *call) sendWatchError(err error, compressed bool) error {
+	s := &stream{call: c, format: c.format(), compressed: compressed}
 	s.open(c.r.Context(), func(context.Context) { s.fail(err) })
 	return nil
 }

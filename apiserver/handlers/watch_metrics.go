@@ -1,32 +1,58 @@
 package handlers
 
 import (
-	"math/bits"
+	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/resource"
 )
 
-// The buckets of the sizes of watch events start at 1 KiB; each bound is twice the previous one.
+// The upper bound of the first classic bucket of the sizes of watch events is 1 KiB, and each further bound is twice
+// the previous bound. The bounds of the native buckets are 2^(i/8), as in a prometheus.Histogram with the options of
+// metrics.Histogram. Therefore each bound of a classic bucket is also the bound of a native bucket, and the counts of
+// the classic buckets are sums of the counts of native buckets.
 const (
-	firstEventBound = 1 << 10
+	firstExponent   = 10
 	eventBounds     = 8
+	nativeSchema    = 3
+	nativePerDouble = 1 << nativeSchema
+	// nativeBounds is the number of native buckets. The last bucket also counts the sizes above 4 GiB.
+	nativeBounds = 32*nativePerDouble + 1
 )
 
 // eventCounts count the events of all watches of one version of a resource by size. Each event costs a watch two atomic
 // additions.
 type eventCounts struct {
-	buckets [eventBounds + 1]atomic.Uint64
+	buckets [nativeBounds]atomic.Uint64
 	bytes   atomic.Uint64
 }
 
 func (e *eventCounts) add(size int) {
-	bucket := bits.Len(uint(max(size-1, 0)) / firstEventBound)
-	e.buckets[min(bucket, eventBounds)].Add(1)
+	bucket := int(math.Ceil(math.Log2(float64(max(size, 1))) * nativePerDouble))
+	e.buckets[min(bucket, nativeBounds-1)].Add(1)
 	e.bytes.Add(uint64(size))
+}
+
+// read returns the number of events, in total, cumulated by classic bound, and by native bucket.
+func (e *eventCounts) read() (total uint64, classic map[float64]uint64, native map[int]int64) {
+	classic, native = make(map[float64]uint64, eventBounds), map[int]int64{}
+	for i := range e.buckets {
+		count := e.buckets[i].Load()
+		total += count
+		if count > 0 {
+			native[i] = int64(count)
+		}
+		if exponent := i / nativePerDouble; i%nativePerDouble == 0 && exponent >= firstExponent &&
+			exponent < firstExponent+eventBounds {
+			classic[float64(uint64(1)<<exponent)] = total
+		}
+	}
+	return total, classic, native
 }
 
 // eventLabels are the labels of one eventCounts.
@@ -51,9 +77,9 @@ func (c *eventCollector) Reset() { c.counts.Clear() }
 
 var (
 	eventsDescription = prometheus.NewDesc("apiserver_watch_events_total",
-		"[ALPHA] Number of events sent in watch clients", []string{"group", "version", "resource"}, nil)
+		"[BETA] Number of events sent in watch clients", []string{"group", "version", "resource"}, nil)
 	eventSizesDescription = prometheus.NewDesc("apiserver_watch_events_sizes",
-		"[ALPHA] Watch event size distribution in bytes", []string{"group", "version", "resource"}, nil)
+		"[BETA] Watch event size distribution in bytes", []string{"group", "version", "resource"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -64,22 +90,22 @@ func (*eventCollector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *eventCollector) Collect(out chan<- prometheus.Metric) {
+	hasNative := metrics.NativeHistograms()
 	c.counts.Range(func(key, value any) bool {
 		labels, counts := key.(eventLabels), value.(*eventCounts)
-		buckets := make(map[float64]uint64, eventBounds)
-		total := uint64(0)
-		for i := range eventBounds {
-			total += counts.buckets[i].Load()
-			buckets[float64(int(firstEventBound)<<i)] = total
-		}
-		total += counts.buckets[eventBounds].Load()
+		total, classic, native := counts.read()
 		if total == 0 {
 			return true
 		}
 		values := []string{labels.group, labels.version, labels.resource}
 		out <- prometheus.MustNewConstMetric(eventsDescription, prometheus.CounterValue, float64(total), values...)
-		out <- prometheus.MustNewConstHistogram(eventSizesDescription, total, float64(counts.bytes.Load()),
-			buckets, values...)
+		bytes := float64(counts.bytes.Load())
+		sizes := prometheus.MustNewConstHistogram(eventSizesDescription, total, bytes, classic, values...)
+		if hasNative {
+			sizes = metrics.WithNative(sizes, prometheus.MustNewConstNativeHistogram(eventSizesDescription, total, bytes,
+				native, nil, 0, nativeSchema, prometheus.DefNativeHistogramZeroThreshold, time.Time{}, values...))
+		}
+		out <- sizes
 		return true
 	})
 }

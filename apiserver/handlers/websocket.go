@@ -30,13 +30,16 @@ func (s *stream) serveWebSocket(ctx context.Context, run func(context.Context)) 
 // omit the length.
 const lengthPrefix = 4
 
-// sendMessage sends a frame as one message: a binary message for protobuf, otherwise a text message.
+// sendMessage sends a frame as one message: a binary message for protobuf and CBOR, otherwise a text message.
 func (s *stream) sendMessage(frame []byte) bool {
 	if err := s.socket.SetWriteDeadline(time.Now().Add(s.writeTimeout)); err != nil {
 		return false
 	}
-	if s.format.Media == codec.Protobuf {
+	switch s.format.Media {
+	case codec.Protobuf:
 		return websocket.Message.Send(s.socket, frame[lengthPrefix:]) == nil
+	case codec.CBOR:
+		return websocket.Message.Send(s.socket, frame) == nil
 	}
 	return websocket.Message.Send(s.socket, string(frame)) == nil
 }

@@ -58,7 +58,11 @@ func (c *Cluster) Authorizer(options Authorization) (*authorization.Authorizer, 
 		return nil, fmt.Errorf("prepare SubjectAccessReviews of the host: %w", err)
 	}
 	return authorization.Of(
-		withoutRules{paths}, withoutRules{authorizer.AuthorizerFunc(administration)}, withoutRules{reviews},
+		authorization.Named{Name: "kubernetes.io/always-allow-paths", Mode: withoutRules{paths}},
+		authorization.Named{
+			Name: "quorate.dev/administration", Mode: withoutRules{authorizer.AuthorizerFunc(administration)},
+		},
+		authorization.Named{Name: "kubernetes.io/webhook", Mode: withoutRules{reviews}},
 	), nil
 }
 
@@ -74,7 +78,9 @@ func administration(_ context.Context, a authorizer.Attributes) (authorizer.Deci
 
 // withoutRules implements authorization.Mode for an authorizer without rules. An extension server does not serve
 // SelfSubjectRulesReviews.
-type withoutRules struct{ authorizer.Authorizer }
+type withoutRules struct {
+	authorizer.UnconditionalAuthorizer
+}
 
 // RulesFor implements authorizer.RuleResolver.
 func (withoutRules) RulesFor(

@@ -288,7 +288,8 @@ func TestDynamicOfKindsThatAreNotStored(t *testing.T) {
 func TestDynamicSharesTypedInformers(t *testing.T) {
 	_, factory, _ := dynamic(t)
 	secrets := forResource(t, factory, schema.GroupVersionResource{Version: "v1", Resource: "secrets"})
-	if secrets.Informer() != factory.Core().V1().Secrets().Informer() {
+	// Each call returns another typed view of the informer.
+	if secrets.Informer().GetIndexer() != factory.Core().V1().Secrets().Informer().GetIndexer() {
 		t.Error("the informer of a typed kind is another one")
 	}
 }

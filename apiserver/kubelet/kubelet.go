@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/server/egressselector"
+	endpointslices "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
@@ -47,18 +48,24 @@ type Options struct {
 	// Dial connects to nodes, pods and Services; nil connects directly.
 	Dial utilnet.DialFunc
 
-	Authorizer authorizer.Authorizer
+	// Slices finds the EndpointSlices of Services, and Family is the preferred family of their addresses.
+	Slices endpointslices.EndpointSliceGetter
+	Family corev1.IPFamily
+
+	Authorizer authorizer.UnconditionalAuthorizer
 	Registerer prometheus.Registerer
 }
 
 // Kubelets connects clients to nodes, pods and Services.
 type Kubelets struct {
 	objects    resource.Client
-	authorizer authorizer.Authorizer
+	authorizer authorizer.UnconditionalAuthorizer
 	nodes      client.ConnectionInfoGetter
 	// pods is the transport to pods, Services and other ports of nodes. Like kube-apiserver's, it does not verify
 	// certificates, because the names in them are not known.
 	pods           http.RoundTripper
+	slices         endpointslices.EndpointSliceGetter
+	family         corev1.IPFamily
 	bytesPerSecond int64
 	metrics        *metrics
 }
@@ -79,7 +86,7 @@ func New(objects resource.Client, options Options) (*Kubelets, error) {
 	}
 	k := &Kubelets{
 		objects: objects, authorizer: options.Authorizer, bytesPerSecond: options.BytesPerSecond,
-		metrics: newMetrics(options.Registerer),
+		slices: options.Slices, family: options.Family, metrics: newMetrics(options.Registerer),
 	}
 	var err error
 	if k.nodes, err = client.NewNodeConnectionInfoGetter(client.NodeGetterFunc(k.node), config); err != nil {
@@ -93,10 +100,9 @@ func New(objects resource.Client, options Options) (*Kubelets, error) {
 
 // These are the resources that determine the address of a backend.
 var (
-	nodes     = schema.GroupResource{Resource: "nodes"}
-	pods      = schema.GroupResource{Resource: "pods"}
-	services  = schema.GroupResource{Resource: "services"}
-	endpoints = schema.GroupResource{Resource: "endpoints"}
+	nodes    = schema.GroupResource{Resource: "nodes"}
+	pods     = schema.GroupResource{Resource: "pods"}
+	services = schema.GroupResource{Resource: "services"}
 )
 
 // node reads a node. It implements the getter of upstream's kubelet client.

@@ -11,11 +11,14 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -63,7 +66,8 @@ func newCluster(t *testing.T, handler http.HandlerFunc, options kubelet.Options)
 		GroupResource: schema.GroupResource{Resource: "pods"}, Subresource: "status", Namespace: "default", Name: "web",
 	}
 	must[runtime.Object](t)(c.Update(t.Context(), key, func(o runtime.Object) error {
-		o.(*core.Pod).Status.Phase, o.(*core.Pod).Status.PodIPs = core.PodRunning, []core.PodIP{{IP: podIP}}
+		status := &o.(*core.Pod).Status
+		status.Phase, status.PodIP, status.PodIPs = core.PodRunning, podIP, []core.PodIP{{IP: podIP}}
 		return nil
 	}, resource.WriteOptions{}))
 	return c
@@ -193,28 +197,47 @@ func TestPodProxyLocation(t *testing.T) {
 	}
 }
 
-// Requests to a Service only go to pods of its namespace, whatever addresses its Endpoints have.
+// endpointSlices has the slices of the Service default/web.
+type endpointSlices []*discoveryv1.EndpointSlice
+
+func (s endpointSlices) GetEndpointSlices(namespace, service string) ([]*discoveryv1.EndpointSlice, error) {
+	if namespace != "default" || service != "web" {
+		return nil, nil
+	}
+	return slices.Clone(s), nil
+}
+
+// newSlice returns a slice whose endpoints have one port, "http".
+func newSlice(family discoveryv1.AddressType, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	name, port := "http", int32(8080)
+	return &discoveryv1.EndpointSlice{
+		AddressType: family, Endpoints: endpoints, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
+	}
+}
+
+// podAt returns an endpoint that refers to the pod "web" in a namespace.
+func podAt(address, namespace string) discoveryv1.Endpoint {
+	return discoveryv1.Endpoint{
+		Addresses: []string{address}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "web"},
+	}
+}
+
+// Requests to a Service only go to ready pods of its namespace, whatever addresses its EndpointSlices have.
 func TestServiceProxyLocation(t *testing.T) {
-	c := newCluster(t, nil, kubelet.Options{})
+	unready, ready := podAt(podIP, "default"), false
+	unready.Conditions.Ready = &ready
+	c := newCluster(t, nil, kubelet.Options{Family: corev1.IPv4Protocol, Slices: endpointSlices{
+		newSlice(discoveryv1.AddressTypeIPv6, podAt("::9", "default")),
+		newSlice(discoveryv1.AddressTypeIPv4, unready, discoveryv1.Endpoint{Addresses: []string{"10.0.0.9"}},
+			// This is not the address of the pod web.
+			podAt("10.0.0.8", "default"), podAt("10.0.0.7", "kube-system"), podAt(podIP, "default")),
+	}})
 	service := builtintest.NewService(t, "web", nil)
 	service.Spec.Ports[0].Name, service.Spec.ClusterIP = "http", core.ClusterIPNone
 	service.Spec.ClusterIPs, service.Spec.IPFamilies = []string{core.ClusterIPNone}, []core.IPFamily{core.IPv4Protocol}
 	policy := core.IPFamilyPolicySingleStack
 	service.Spec.IPFamilyPolicy = &policy
 	c.create(t, "services", "default", service)
-	endpoints := &core.Endpoints{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"}, Subsets: []core.EndpointSubset{{
-			Addresses: []core.EndpointAddress{
-				{IP: "10.0.0.9"},
-				// This is not the address of the pod web.
-				{IP: "10.0.0.8", TargetRef: &core.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}},
-				{IP: "10.0.0.7", TargetRef: &core.ObjectReference{Kind: "Pod", Namespace: "kube-system", Name: "web"}},
-				{IP: podIP, TargetRef: &core.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}},
-			},
-			Ports: []core.EndpointPort{{Name: "http", Port: 8080, Protocol: core.ProtocolTCP}},
-		}},
-	}
-	c.create(t, "endpoints", "default", endpoints)
 	for range 10 { // the first endpoint is random
 		for name, want := range map[string]string{
 			"web:http": "http://" + podIP + ":8080/", "web:80": "http://" + podIP + ":8080/",
@@ -228,7 +251,7 @@ func TestServiceProxyLocation(t *testing.T) {
 	}
 	for name, refused := range map[string]func(error) bool{
 		"web:81": apierrors.IsServiceUnavailable, "web:other": apierrors.IsServiceUnavailable,
-		"missing:http": apierrors.IsNotFound, ":": apierrors.IsBadRequest,
+		"missing:http": apierrors.IsServiceUnavailable, "missing:80": apierrors.IsNotFound, ":": apierrors.IsBadRequest,
 	} {
 		if _, err := c.connect(t.Context(), c.kubelets.ServiceProxy(), name, ""); !refused(err) {
 			t.Errorf("%s: %v", name, err)

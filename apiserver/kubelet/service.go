@@ -3,14 +3,14 @@ package kubelet
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/util/proxy"
 	api "k8s.io/kubernetes/pkg/apis/core"
 )
 
@@ -26,27 +26,23 @@ func (k *Kubelets) serviceLocation(ctx context.Context, namespace, asked string)
 			return nil, err
 		}
 	}
-	found, err := k.getter(endpoints, namespace).Get(ctx, name, nil)
+	if namespace == "" {
+		return nil, apierrors.NewBadRequest("missing required namespace")
+	}
+	found, err := k.slices.GetEndpointSlices(namespace, name)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	if len(found) == 0 {
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
+	}
+	host, err := proxy.RandomEndpoint(name, found, port, k.family, func(endpoint *discoveryv1.Endpoint) bool {
+		return k.isPod(ctx, namespace, endpoint)
+	})
 	if err != nil {
 		return nil, err
 	}
-	subsets := found.(*api.Endpoints).Subsets
-	if len(subsets) == 0 {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
-	}
-	for _, subset := range rotated(subsets) {
-		for _, candidate := range subset.Ports {
-			if candidate.Name != port {
-				continue
-			}
-			for _, address := range rotated(subset.Addresses) {
-				if k.isPod(ctx, namespace, address) {
-					return &url.URL{Scheme: scheme, Host: net.JoinHostPort(address.IP, strconv.Itoa(int(candidate.Port)))}, nil
-				}
-			}
-		}
-	}
-	return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", asked))
+	return &url.URL{Scheme: scheme, Host: host}, nil
 }
 
 // portName returns the name of the Service port with the given number.
@@ -63,24 +59,17 @@ func (k *Kubelets) portName(ctx context.Context, namespace, name string, number 
 	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %d found for service %q", number, name))
 }
 
-// rotated returns the elements, rotated by a random number of positions.
-func rotated[T any](all []T) []T {
-	if len(all) < 2 {
-		return all
-	}
-	start := rand.IntN(len(all))
-	return slices.Concat(all[start:], all[:start])
-}
-
-// isPod reports whether an address belongs to a pod in the namespace. Users can write Endpoints, so that requests must
-// not be proxied to other addresses.
-func (k *Kubelets) isPod(ctx context.Context, namespace string, address api.EndpointAddress) bool {
-	if address.TargetRef == nil || address.TargetRef.Namespace != namespace {
+// isPod reports whether the address of an endpoint belongs to a pod in the namespace. Users can write EndpointSlices,
+// so that requests must not be proxied to other addresses.
+func (k *Kubelets) isPod(ctx context.Context, namespace string, endpoint *discoveryv1.Endpoint) bool {
+	if endpoint.TargetRef == nil || endpoint.TargetRef.Namespace != namespace {
 		return false
 	}
-	found, err := k.getter(pods, namespace).Get(ctx, address.TargetRef.Name, nil)
+	found, err := k.getter(pods, namespace).Get(ctx, endpoint.TargetRef.Name, nil)
 	if err != nil {
 		return false
 	}
-	return slices.ContainsFunc(found.(*api.Pod).Status.PodIPs, func(ip api.PodIP) bool { return ip.IP == address.IP })
+	return slices.ContainsFunc(found.(*api.Pod).Status.PodIPs, func(ip api.PodIP) bool {
+		return ip.IP == endpoint.Addresses[0]
+	})
 }

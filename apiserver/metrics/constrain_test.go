@@ -66,10 +66,12 @@ func TestHiddenMetrics(t *testing.T) {
 	f := promauto.With(registry)
 	f.NewCounterVec(prometheus.CounterOpts{Name: "etcd_bookmark_total", Help: "[ALPHA] Bookmarks."},
 		[]string{"resource"}).WithLabelValues("pods").Add(2)
-	f.NewGauge(prometheus.GaugeOpts{Name: "apiserver_flowcontrol_nominal_limit_seats", Help: "[BETA] Seats."}).Set(3)
-	const shown = `# HELP apiserver_flowcontrol_request_concurrency_limit [ALPHA] (Deprecated since 1.30.0) Seats.
-# TYPE apiserver_flowcontrol_request_concurrency_limit gauge
-apiserver_flowcontrol_request_concurrency_limit 3
+	f.NewGauge(prometheus.GaugeOpts{
+		Name: "apiserver_storage_objects", Help: "[STABLE] (Deprecated since 1.34.0) Objects.",
+	}).Set(3)
+	const shown = `# HELP apiserver_storage_objects [STABLE] (Deprecated since 1.34.0) Objects.
+# TYPE apiserver_storage_objects gauge
+apiserver_storage_objects 3
 # HELP etcd_bookmark_counts [ALPHA] (Deprecated since 1.36.0) Bookmarks.
 # TYPE etcd_bookmark_counts gauge
 etcd_bookmark_counts{resource="pods"} 2
@@ -78,7 +80,7 @@ etcd_bookmark_counts{resource="pods"} 2
 		"counter\nhidden_metrics_total "
 	for show, want := range map[bool]string{false: total + "2\n", true: shown + total + "0\n"} {
 		err := testutil.GatherAndCompare(Constrain(registry, Constraints{ShowHidden: show}), strings.NewReader(want),
-			"apiserver_flowcontrol_request_concurrency_limit", "etcd_bookmark_counts", "hidden_metrics_total")
+			"apiserver_storage_objects", "etcd_bookmark_counts", "hidden_metrics_total")
 		if err != nil {
 			t.Errorf("shown: %t: %v", show, err)
 		}

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"regexp"
+	"slices"
 
 	dto "github.com/prometheus/client_model/go"
 )
@@ -17,46 +18,37 @@ type hiddenFamily struct {
 }
 
 var hiddenFamilies = []hiddenFamily{
-	{
-		"apiserver_flowcontrol_request_concurrency_in_use", "1.31.0",
-		"apiserver_flowcontrol_current_executing_seats", dto.MetricType_GAUGE,
-	},
-	{
-		"apiserver_flowcontrol_request_concurrency_limit", "1.30.0",
-		"apiserver_flowcontrol_nominal_limit_seats", dto.MetricType_GAUGE,
-	},
-	{
-		"apiserver_request_slo_duration_seconds", "1.27.0", "apiserver_request_sli_duration_seconds",
-		dto.MetricType_HISTOGRAM,
-	},
 	{"etcd_bookmark_counts", "1.36.0", "etcd_bookmark_total", dto.MetricType_GAUGE},
-	{
-		"kube_apiserver_pod_logs_pods_logs_backend_tls_failure_total", "1.27.0",
-		"kube_apiserver_pod_logs_backend_tls_failure_total", dto.MetricType_COUNTER,
-	},
-	{
-		"kube_apiserver_pod_logs_pods_logs_insecure_backend_total", "1.27.0",
-		"kube_apiserver_pod_logs_insecure_backend_total", dto.MetricType_COUNTER,
-	},
+}
+
+// deprecatedFamilies are registered, but exported only with --show-hidden-metrics-for-version, as in kube-apiserver.
+var deprecatedFamilies = []string{
+	"apiserver_cache_list_fetched_objects_total", "apiserver_cache_list_returned_objects_total",
+	"apiserver_cache_list_total", "apiserver_storage_objects",
 }
 
 // withHidden returns families with the hidden families whose series exist, if show is set. Otherwise it returns
-// families unchanged, and the number of hidden families that it left out.
+// families without deprecatedFamilies, and the number of hidden families that it left out.
 func withHidden(families []*dto.MetricFamily, show bool) (all []*dto.MetricFamily, left int) {
 	byName := map[string]*dto.MetricFamily{}
 	for _, family := range families {
 		byName[family.GetName()] = family
+		if !show && slices.Contains(deprecatedFamilies, family.GetName()) {
+			left++
+			continue
+		}
+		all = append(all, family)
 	}
 	for _, hidden := range hiddenFamilies {
 		switch family := byName[hidden.as]; {
 		case family == nil:
 		case show:
-			families = append(families, hidden.of(family))
+			all = append(all, hidden.of(family))
 		default:
 			left++
 		}
 	}
-	return families, left
+	return all, left
 }
 
 // levelInHelp matches the stability level at the beginning of a help text.

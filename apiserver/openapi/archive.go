@@ -42,6 +42,21 @@ type archiveIndex struct {
 	Places    reduction.Places    `json:"places"`
 	V3        map[string]string   `json:"v3"`
 	Resources map[string][]string `json:"resources"`
+	// noEnumerations is set if the documents of group versions are served without enumerations.
+	noEnumerations bool
+}
+
+// removeEnumerations marks the archive as served without enumerations, and changes the tags of the documents of
+// group versions. Only these documents have enumerations.
+func (i *archiveIndex) removeEnumerations() {
+	const suffix = " without enumerations"
+	i.noEnumerations = true
+	i.V2 += suffix
+	for path, tag := range i.V3 {
+		if isVersionPath(path) {
+			i.V3[path] = tag + suffix
+		}
+	}
 }
 
 func openArchive(content []byte) (*archive, error) {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -23,12 +24,16 @@ type contents struct {
 	custom map[string][]*customResource
 	// customGroups has the groups of custom resources by name.
 	customGroups map[string]*customGroup
-	// partial has the paths of the version 3 documents whose archived form contains resources that are not served.
-	partial map[string]bool
+	// changed has the version 3 documents of built-in resources that differ from their archived form, by path. Contents
+	// with the same document share it.
+	changed map[string]*changedDocument
 	// served has the built-in resources that are served, as group/version/plural.
 	served map[string]bool
-	// whole is set if exactly the built-in resources that are served by default are served.
+	// whole is set if exactly the built-in resources that are served by default are served, with their enumerations and
+	// without CBOR.
 	whole bool
+	// cbor is set if the documents of built-in resources have the media types of CBOR.
+	cbor bool
 	// v2Tag is the entity tag of the version 2 document.
 	v2Tag string
 	// index is the document that lists the version 3 documents.
@@ -64,7 +69,8 @@ func (c *contentsCache) of(catalog *resource.Catalog, archive *archive, now time
 func newContents(catalog *resource.Catalog, built archiveIndex, earlier *contents) (*contents, error) {
 	c := &contents{
 		catalog: catalog, v3Tags: map[string]string{}, custom: map[string][]*customResource{},
-		customGroups: map[string]*customGroup{}, partial: map[string]bool{}, served: map[string]bool{},
+		customGroups: map[string]*customGroup{}, changed: map[string]*changedDocument{}, served: map[string]bool{},
+		cbor: request.ServesCBOR(),
 	}
 	present := map[string]bool{}
 	for _, group := range catalog.Groups() {
@@ -73,25 +79,25 @@ func newContents(catalog *resource.Catalog, built archiveIndex, earlier *content
 			if gv.Group != "" {
 				present["apis/"+gv.Group] = true
 			}
-			c.addBuiltIn(pathOf(gv), gv, built)
+			c.addBuiltIn(pathOf(gv), gv, built, earlier)
 		}
 		c.addCustom(group, earlier)
 	}
 	for path, tag := range built.V3 {
 		if !isVersionPath(path) && (present[path] || !isGroupPath(path)) {
-			c.v3Tags[path] = tag
+			c.addDocument(path, tag, c.cbor, earlier)
 		}
 	}
-	v2 := built.V2
-	if c.whole = c.byDefault(built); !c.whole {
-		v2 = c.servedTag(v2, slices.Sorted(maps.Keys(c.served)))
+	v2 := c.builtInTag(built.V2)
+	if c.whole = !built.noEnumerations && !c.cbor && c.byDefault(built); !c.whole {
+		v2 = c.derivedTag(v2, slices.Sorted(maps.Keys(c.served)))
 	}
 	c.v2Tag = c.mergedTag(v2)
 	return c, c.makeIndex()
 }
 
 // addBuiltIn adds the built-in resources of a version.
-func (c *contents) addBuiltIn(path string, gv resource.GroupVersion, built archiveIndex) {
+func (c *contents) addBuiltIn(path string, gv resource.GroupVersion, built archiveIndex, earlier *contents) {
 	var served []string
 	for _, m := range gv.Resources {
 		if m.Source == resource.BuiltIn {
@@ -105,13 +111,25 @@ func (c *contents) addBuiltIn(path string, gv resource.GroupVersion, built archi
 	for _, name := range served {
 		c.served[name] = true
 	}
-	for _, name := range built.Resources[path] {
-		c.partial[path] = c.partial[path] || !c.serves(name)
+	reduced := slices.ContainsFunc(built.Resources[path], func(name string) bool { return !c.serves(name) })
+	if reduced || built.noEnumerations {
+		tag = c.derivedTag(tag, served)
 	}
-	if c.partial[path] {
-		tag = c.servedTag(tag, served)
-	}
+	c.addDocument(path, tag, reduced || built.noEnumerations || c.cbor, earlier)
+}
+
+// addDocument adds the version 3 document of built-in resources, given the tag that it has without CBOR. A document
+// that differs from its archived form is shared with earlier contents, which may be nil, if these have it.
+func (c *contents) addDocument(path, tag string, differs bool, earlier *contents) {
+	tag = c.builtInTag(tag)
 	c.v3Tags[path] = tag
+	switch {
+	case !differs:
+	case earlier != nil && earlier.changed[path] != nil && earlier.v3Tags[path] == tag:
+		c.changed[path] = earlier.changed[path]
+	default:
+		c.changed[path] = &changedDocument{}
+	}
 }
 
 // addCustom adds the custom resources of a group in versions without built-in resources.
@@ -158,10 +176,18 @@ func (c *contents) byDefault(built archiveIndex) bool {
 	return true
 }
 
-// servedTag returns the entity tag of a document that is reduced to the served resources, given the tag of the whole
-// document.
-func (c *contents) servedTag(built string, served []string) string {
-	return fmt.Sprintf("%X", sha512.Sum512([]byte(built+" "+strings.Join(served, " "))))
+// builtInTag returns the entity tag of an archived document, which differs if the media types of CBOR are added to it.
+func (c *contents) builtInTag(archived string) string {
+	if c.cbor {
+		return c.derivedTag(archived, []string{"cbor"})
+	}
+	return archived
+}
+
+// derivedTag returns the entity tag of a document that is derived from an archived one, given the tag of the archived
+// document, and the names of the served resources or of another property in which they differ.
+func (c *contents) derivedTag(archived string, properties []string) string {
+	return fmt.Sprintf("%X", sha512.Sum512([]byte(archived+" "+strings.Join(properties, " "))))
 }
 
 // isVersionPath reports whether a path belongs to a group version, such as "apis/apps/v1".

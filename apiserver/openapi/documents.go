@@ -14,14 +14,15 @@ import (
 
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/deflate"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/openapi/reduction"
 )
 
 // v3 returns the version 3 document of a path, which contents must have.
 func (h *Handler) v3(c *contents, path string, form encoding) (document, error) {
 	resources, custom := c.custom[path]
-	if c.partial[path] {
-		return h.reducedV3(c, path, form)
+	if changed := c.changed[path]; changed != nil {
+		return h.changedV3(c, changed, path, form)
 	}
 	if !custom {
 		compressed, err := h.archive.gzipped("v3/" + path + form.suffix())
@@ -54,26 +55,57 @@ func protobufV3(content []byte) ([]byte, error) {
 	return binary, nil
 }
 
-// reducedV3 builds the document of a group version of which only some resources are served. The result is not cached,
-// because few clients request it.
-func (h *Handler) reducedV3(c *contents, path string, form encoding) (document, error) {
+// changedDocument is a version 3 document of built-in resources that differs from its archived form: only some of its
+// resources are served, it has no enumerations, or it has the media types of CBOR. It is built when it is requested,
+// and dropped when it was not requested for some time.
+type changedDocument struct {
+	json, protobuf lazy.Value[[]byte] // gzip streams
+}
+
+// changedV3 returns the changed document of a path.
+func (h *Handler) changedV3(c *contents, changed *changedDocument, path string, form encoding) (document, error) {
+	value := &changed.json
+	if form == asProtobuf {
+		value = &changed.protobuf
+	}
+	compressed, err := value.Get(h.idle, func() ([]byte, error) {
+		content, err := h.buildChangedV3(c, path, form)
+		if err != nil {
+			return nil, err
+		}
+		part, err := deflate.Compress(content)
+		return deflate.Join(part), err
+	})
+	return document{compressed: compressed, tag: c.v3Tags[path]}, err
+}
+
+// buildChangedV3 derives a changed document from its archived form.
+func (h *Handler) buildChangedV3(c *contents, path string, form encoding) ([]byte, error) {
 	var whole object
 	if err := h.archive.decode("v3/"+path+".json", &whole); err != nil {
-		return document{}, err
+		return nil, err
 	}
-	if err := reduction.V3(whole, c.serves); err != nil {
-		return document{}, fmt.Errorf("OpenAPI of %s: %w", path, err)
+	if h.archive.index.noEnumerations {
+		reduction.RemoveEnumerationsV3(whole)
+	}
+	if isVersionPath(path) {
+		if err := reduction.V3(whole, c.serves); err != nil {
+			return nil, fmt.Errorf("OpenAPI of %s: %w", path, err)
+		}
+	}
+	if c.cbor {
+		addCBOR(whole)
 	}
 	content, err := json.Marshal(whole)
 	if err != nil {
-		return document{}, fmt.Errorf("encode OpenAPI of %s: %w", path, err)
+		return nil, fmt.Errorf("encode OpenAPI of %s: %w", path, err)
 	}
 	if form == asProtobuf {
 		if content, err = protobufV3(content); err != nil {
-			return document{}, fmt.Errorf("OpenAPI of %s: %w", path, err)
+			return nil, fmt.Errorf("OpenAPI of %s: %w", path, err)
 		}
 	}
-	return document{plain: content, tag: c.v3Tags[path]}, nil
+	return content, nil
 }
 
 // customV3 builds the document of a group version of custom resources, as a gzip stream.
@@ -257,12 +289,9 @@ func (h *Handler) builtInV2(c *contents, form encoding) ([]byte, reduction.Place
 		built, err := h.archive.read("v2" + form.suffix())
 		return built, h.archive.index.Places, err
 	}
-	var all object
-	if err := h.archive.decode(c.smallestV2(), &all); err != nil {
+	all, err := h.changedV2(c)
+	if err != nil {
 		return nil, reduction.Places{}, err
-	}
-	if err := reduction.V2(all, c.serves); err != nil {
-		return nil, reduction.Places{}, fmt.Errorf("OpenAPI of built-in resources: %w", err)
 	}
 	encoded, at, err := reduction.EncodeV2(all)
 	if err != nil || form == asJSON {
@@ -274,6 +303,24 @@ func (h *Handler) builtInV2(c *contents, form encoding) ([]byte, reduction.Place
 	}
 	binary, err := proto.Marshal(parsed)
 	return binary, at, err
+}
+
+// changedV2 returns the version 2 document of the served built-in resources, which differs from the archived one.
+func (h *Handler) changedV2(c *contents) (object, error) {
+	var all object
+	if err := h.archive.decode(c.smallestV2(), &all); err != nil {
+		return nil, err
+	}
+	if h.archive.index.noEnumerations {
+		reduction.RemoveEnumerationsV2(all)
+	}
+	if err := reduction.V2(all, c.serves); err != nil {
+		return nil, fmt.Errorf("OpenAPI of built-in resources: %w", err)
+	}
+	if c.cbor {
+		addCBOR(all)
+	}
+	return all, nil
 }
 
 // smallestV2 returns the name of the smallest archived document that has all served built-in resources.

@@ -38,6 +38,8 @@ type Options struct {
 	Remote remote.Source
 	// Forward serves the version 3 documents of extension API servers.
 	Forward Forward
+	// NoEnumerations removes the enumerations from the schemas of built-in kinds.
+	NoEnumerations bool
 	// Idle drops the parts of documents that have not been used for some time.
 	Idle   *lazy.Set
 	Clock  clock.PassiveClock
@@ -63,6 +65,9 @@ func New(o Options) (*Handler, error) {
 	archive, err := openArchive(builtIn)
 	if err != nil {
 		return nil, err
+	}
+	if o.NoEnumerations {
+		archive.index.removeEnumerations()
 	}
 	return &Handler{
 		catalogs: o.Catalogs, remote: o.Remote, forward: o.Forward, idle: o.Idle, clock: o.Clock, logger: o.Logger,
@@ -158,6 +163,7 @@ func (h *Handler) serveV2(w http.ResponseWriter, r *http.Request, view *view) {
 	w.Header().Add("Vary", "Accept")
 	form, ok := negotiate(r.Header.Get("Accept"), "v2")
 	if !ok {
+		w.Header().Add("Vary", "Accept-Encoding")
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
 	}

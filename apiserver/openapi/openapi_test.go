@@ -75,12 +75,18 @@ func deployments() *resource.Definition {
 
 func handler(t *testing.T, definitions ...*resource.Definition) http.Handler {
 	t.Helper()
+	return handlerOf(t, openapi.Options{}, definitions)
+}
+
+// handlerOf returns a handler with the given options and the dependencies of tests.
+func handlerOf(t *testing.T, options openapi.Options, definitions []*resource.Definition) http.Handler {
+	t.Helper()
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definitions...))
 	now := clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	h, err := openapi.New(openapi.Options{
-		Catalogs: publisher, Remote: &remotes{}, Idle: &lazy.Set{}, Clock: now, Logger: testr.New(t),
-	})
+	options.Catalogs, options.Remote, options.Idle = publisher, &remotes{}, &lazy.Set{}
+	options.Clock, options.Logger = now, testr.New(t)
+	h, err := openapi.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}

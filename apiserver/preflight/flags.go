@@ -1,11 +1,14 @@
 package preflight
 
 import (
+	"errors"
 	"fmt"
 
+	apiserverinternalv1alpha1 "k8s.io/api/apiserverinternal/v1alpha1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/component-base/featuregate"
+	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"quorate.dev/apiserver/admission/plugins"
 	"quorate.dev/apiserver/builtin"
@@ -21,6 +24,9 @@ func Flags(c *config.Config) error {
 	if err != nil {
 		return err
 	}
+	if err := Logging(gates, c.Logging); err != nil {
+		return err
+	}
 	if err := UIDHeaders(gates, c); err != nil {
 		return err
 	}
@@ -28,7 +34,7 @@ func Flags(c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := Leadership(gates, apis); err != nil {
+	if err := errors.Join(Leadership(gates, apis), StorageVersions(gates, c, apis)); err != nil {
 		return err
 	}
 	return plugins.Check(selection(c), "")
@@ -52,6 +58,31 @@ func Leadership(gates featuregate.FeatureGate, apis enablement.APIs) error {
 			features.CoordinatedLeaderElection, candidates.GroupVersion())
 	}
 	return nil
+}
+
+// RecordsStorageVersions reports whether a server records its storage versions. An extension server does not, as
+// upstream's extension servers.
+func RecordsStorageVersions(gates featuregate.FeatureGate, c *config.Config) bool {
+	return !c.Extension.Enabled() && gates.Enabled(features.StorageVersionAPI) &&
+		gates.Enabled(features.APIServerIdentity)
+}
+
+// StorageVersions returns an error if the API in which storage versions are to be recorded is not served.
+// kube-apiserver starts in this case but never becomes ready.
+func StorageVersions(gates featuregate.FeatureGate, c *config.Config, apis enablement.APIs) error {
+	records := apiserverinternalv1alpha1.SchemeGroupVersion.WithResource("storageversions")
+	if RecordsStorageVersions(gates, c) && !apis.Serves(records) {
+		return fmt.Errorf("--feature-gates=%s=true requires --runtime-config=%s=true", features.StorageVersionAPI,
+			records.GroupVersion())
+	}
+	return nil
+}
+
+// Logging returns kube-apiserver's error if options of the log are set without their feature gate.
+func Logging(gates featuregate.FeatureGate, c config.Logging) error {
+	configuration := logsapi.NewLoggingConfiguration()
+	configuration.Options = c.Options
+	return logsapi.Validate(configuration, gates, nil).ToAggregate()
 }
 
 // UIDHeaders returns an error if --requestheader-uid-headers is set without its feature gate.

@@ -56,6 +56,16 @@ func TestFlags(t *testing.T) {
 		{"leader election with all beta APIs", []string{election, "runtime-config=api/beta=true"}, ""},
 		{"its API without leader election", []string{"runtime-config=coordination.k8s.io/v1beta1=true"}, ""},
 
+		{"storage versions without their API", []string{"feature-gates=StorageVersionAPI=true"},
+			"--feature-gates=StorageVersionAPI=true requires --runtime-config=internal.apiserver.k8s.io/v1alpha1=true"},
+		{"storage versions with their API", []string{
+			"feature-gates=StorageVersionAPI=true", "runtime-config=internal.apiserver.k8s.io/v1alpha1=true",
+		}, ""},
+
+		{"a split log", []string{"log-text-split-stream=true", "feature-gates=LoggingAlphaOptions=true"}, ""},
+		{"a split log without its gate", []string{"log-text-split-stream=true", "log-json-info-buffer-size=1Ki"},
+			"[options.text.splitStream: Forbidden: Feature LoggingAlphaOptions is disabled, " +
+				"options.json.infoBufferSize: Forbidden: Feature LoggingAlphaOptions is disabled]"},
 		{"UID headers", []string{uids, uidGate + "true"}, ""},
 		{"UID headers without their gate", []string{uids, uidGate + "false"},
 			`--requestheader-uid-headers requires the "RemoteRequestHeaderUID" feature to be enabled`},

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -73,7 +74,7 @@ func checkCreateByUpdate(t resource.Target, object runtime.Object) error {
 // without a resourceVersion asks for an unconditional update: it gets the current revision if the strategy permits
 // that. An attempt that started from a stale state may fail here although the client's revision is current; retry then
 // reads the stored state. It mirrors the checks of Store.Update.
-func checkRevision(t resource.Target, object runtime.Object, current int64) error {
+func checkRevision(ctx context.Context, t resource.Target, object runtime.Object, current int64) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return err
@@ -83,7 +84,7 @@ func checkRevision(t resource.Target, object runtime.Object, current int64) erro
 		return err
 	}
 	if revision == 0 {
-		if !strategy.ForUpdate(t).AllowUnconditionalUpdate() {
+		if !strategy.ForUpdate(t).AllowUnconditionalUpdate(ctx) {
 			return apierrors.NewInvalid(schema.GroupKind{Group: t.Group, Kind: t.Plural}, t.Name, field.ErrorList{
 				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"),
 			})

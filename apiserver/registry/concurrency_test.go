@@ -46,8 +46,8 @@ func (plain) PrepareForCreate(context.Context, runtime.Object)                  
 func (plain) Validate(context.Context, runtime.Object) field.ErrorList                  { return nil }
 func (plain) WarningsOnCreate(context.Context, runtime.Object) []string                 { return nil }
 func (plain) Canonicalize(runtime.Object)                                               {}
-func (plain) AllowCreateOnUpdate() bool                                                 { return false }
-func (plain) AllowUnconditionalUpdate() bool                                            { return true }
+func (plain) AllowCreateOnUpdate(context.Context) bool                                  { return false }
+func (plain) AllowUnconditionalUpdate(context.Context) bool                             { return true }
 func (plain) PrepareForUpdate(context.Context, runtime.Object, runtime.Object)          {}
 func (plain) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string { return nil }
 func (plain) ValidateUpdate(context.Context, runtime.Object, runtime.Object) field.ErrorList {

@@ -327,7 +327,7 @@ func TestUpdateThatCreates(t *testing.T) {
 	invalid.ResourceVersion = "five"
 	for _, test := range []struct {
 		object  *corev1.ConfigMap
-		by      authorizer.Authorizer
+		by      authorizer.UnconditionalAuthorizer
 		options registry.WriteOptions
 		err     string // part of the message; empty if the object is created
 	}{

@@ -92,7 +92,7 @@ func (d *deletion) rewrite(_ context.Context, _ state, result *Result) (*Result,
 func (d *deletion) terminate(
 	ctx context.Context, terminator resource.Terminator, object runtime.Object,
 ) (*Result, error) {
-	if err := d.checkPreconditions(object); err != nil {
+	if err := d.checkPreconditions(terminator, object); err != nil {
 		return nil, err
 	}
 	accessor, err := meta.Accessor(object)
@@ -115,10 +115,10 @@ func (d *deletion) unchanged(object runtime.Object) *Result {
 	return &Result{Object: object, Stored: d.current.data, Revision: d.current.revision, DryRun: d.write.DryRun}
 }
 
-// checkPreconditions checks the preconditions of a deletion that only marks the object, and returns the errors of
-// storage.Preconditions.Check. In all other deletions, rest.BeforeDelete checks the preconditions and returns errors
-// with other texts.
-func (d *deletion) checkPreconditions(object runtime.Object) error {
+// checkPreconditions checks the preconditions of a deletion that only marks the object. The errors begin with the text
+// of the terminator. In all other deletions, rest.BeforeDelete checks the preconditions and returns errors with other
+// texts.
+func (d *deletion) checkPreconditions(terminator resource.Terminator, object runtime.Object) error {
 	if d.options.Preconditions == nil {
 		return nil
 	}
@@ -128,7 +128,8 @@ func (d *deletion) checkPreconditions(object runtime.Object) error {
 	}
 	conflict := func(field string, expected, actual any) error {
 		return apierrors.NewConflict(d.target.GroupResource(), d.target.Name, fmt.Errorf(
-			"Precondition failed: %s in precondition: %v, %s in object meta: %v", field, expected, field, actual))
+			"%s: %s in precondition: %v, %s in object meta: %v",
+			terminator.PreconditionFailed(), field, expected, field, actual))
 	}
 	expected := d.options.Preconditions
 	if expected.UID != nil && *expected.UID != accessor.GetUID() {

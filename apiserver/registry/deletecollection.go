@@ -36,6 +36,10 @@ func (r *Registry) DeleteCollection(
 	if err != nil {
 		return nil, err
 	}
+	if err := r.convertDeleted(ctx, t, page); err != nil {
+		page.Close()
+		return nil, err
+	}
 	options.Write.Collection = true
 	entries := make(chan *watchcache.Entry)
 	failures := make([]error, max(options.Workers, 1))
@@ -65,6 +69,16 @@ func (r *Registry) DeleteCollection(
 		return nil, cmp.Or(err, status(ctx.Err(), t))
 	}
 	return page, nil
+}
+
+// convertDeleted converts the objects of a page if a webhook has to, and returns the error that names all objects
+// that it cannot convert. As in kube-apiserver, whose list fails then, none of the others is deleted.
+func (r *Registry) convertDeleted(ctx context.Context, t resource.Target, page *List) error {
+	if !r.deletesUnreadable || !t.ConvertsRemotely {
+		return nil
+	}
+	_, err := watchcache.Convert(ctx, t.Match, page.Entries)
+	return r.ListError(ctx, t, page, err)
 }
 
 // feed sends entries to the workers until all are sent or ctx ends, and closes the channel. It reports whether all are

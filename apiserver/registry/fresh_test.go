@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/etcd/etcdtest"
@@ -90,6 +94,24 @@ func TestReadsWhileTheCacheLags(t *testing.T) {
 			t.Errorf("got %v, %v", err, cause)
 		}
 	})
+}
+
+// TestListWithoutFallback checks that a consistent list of a lagging cache fails with the gate
+// ConsistentListFromCacheSkipTimeoutFallback.
+func TestListWithoutFallback(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+		features.ConsistentListFromCacheSkipTimeoutFallback, true)
+	w := openWorld(t, etcdtest.Client(t), configMaps())
+	w.put(t, "one")
+	w.list(t, registry.ListOptions{})
+	w.stop()
+	latest := w.put(t, "two")
+	_, err := w.registry.List(t.Context(), w.target, registry.ListOptions{})
+	want := fmt.Sprintf("Too large resource version: %d, current: ", latest)
+	if seconds, retry := apierrors.SuggestsClientDelay(err); !apierrors.IsTooManyRequests(err) ||
+		!strings.HasPrefix(err.Error(), want) || !retry || seconds != 1 {
+		t.Errorf("got %v, retry %t after %d s; want %s", err, retry, seconds, want)
+	}
 }
 
 // Without initial events a watch starts at the current revision, or at any cached one.

@@ -23,7 +23,7 @@ const initializationWait = 3 * time.Second
 // takes longer than initializationWait, so that they do not pile up; see KEP-4568. Requests for resources with a TTL
 // are not refused, because kube-apiserver does not cache them.
 func (r *Registry) awaitInitialized(ctx context.Context, t resource.Target) error {
-	if r.bypassesCache(t) || r.waitsForCaches || t.Internal || t.TimeToLive != nil {
+	if r.bypassesCache(t) || t.Internal || t.TimeToLive != nil {
 		return nil
 	}
 	return r.Cache(t.Match).AwaitInitialized(ctx, initializationWait)
@@ -40,14 +40,16 @@ func hasUnreadable(err error) bool {
 // delegates reports whether a GET, or a list at an exact revision, is served from storage because there is no watch
 // cache or it is being initialized. It starts the initialization of a cache that has not been used yet.
 func (r *Registry) delegates(t resource.Target) bool {
-	return r.bypassesCache(t) || !r.waitsForCaches && r.Cache(t.Match).Initializing()
+	return r.bypassesCache(t) || r.Cache(t.Match).Initializing()
 }
 
 // delegatesList reports whether a list is served from storage because its watch cache is being initialized. As in
 // kube-apiserver, only pages without selectors are: others would read whole collections.
-func (l *listing) delegatesList() bool {
-	return (l.options.Limit > 0 || l.options.deletion) && l.options.Everything() && l.options.Continue == "" &&
-		l.registry.delegates(l.target)
+func (l *listing) delegatesList() bool { return l.mayDelegate() && l.registry.delegates(l.target) }
+
+// mayDelegate reports whether kube-apiserver reads a list from storage while its cache is not initialized.
+func (l *listing) mayDelegate() bool {
+	return (l.options.Limit > 0 || l.options.deletion) && l.options.Everything() && l.options.Continue == ""
 }
 
 // getAtLeast reads an object from storage at a revision that is not less than the client's. It mirrors Get of etcd3

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,9 @@ import (
 
 // Selection selects objects of a collection.
 type Selection = selection.Selection
+
+// ParseShard parses a shardSelector of a client.
+func ParseShard(text string) (*selection.Shard, error) { return selection.ParseShard(text) }
 
 // ListOptions are a client's validated options. The combination of ResourceVersion, Match, Limit and Continue selects
 // the revision and the source of the list as kube-apiserver's ShouldDelegateList does; the package documentation has a
@@ -49,7 +53,11 @@ type List struct {
 	Continue string
 	// Remaining is the number of objects on the following pages; nil: unknown.
 	Remaining *int64
+	// Shard is the shard of which the list has objects; nil: all objects.
+	Shard *selection.Shard
 
+	// needsCache is set if kube-apiserver refuses the list while its watch cache cannot be initialized.
+	needsCache bool
 	// held is the share of Registry.listBytes that the entries use; nil if they belong to the watch cache.
 	held *request.Held
 }
@@ -71,6 +79,9 @@ func (l *List) Meta() metav1.ListMeta {
 	listMeta := metav1.ListMeta{Continue: l.Continue, RemainingItemCount: l.Remaining}
 	if l.Revision > 0 { // computed objects have none
 		listMeta.ResourceVersion = strconv.FormatInt(l.Revision, 10)
+	}
+	if l.Shard != nil {
+		listMeta.ShardInfo = &metav1.ShardInfo{Selector: l.Shard.Text}
 	}
 	return listMeta
 }
@@ -164,7 +175,7 @@ func (l *listing) start(ctx context.Context) (*List, error) {
 	}
 	snapshot, err := l.registry.snapshot(ctx, l.target, l.options.ResourceVersion)
 	if errors.Is(err, watchcache.ErrTooNew) {
-		return l.latestStored(ctx)
+		return l.lagging(ctx, err)
 	}
 	if err != nil {
 		return nil, err
@@ -172,7 +183,25 @@ func (l *listing) start(ctx context.Context) (*List, error) {
 	if l.options.ResourceVersion == "0" {
 		l.options.Limit = 0 // like kube-apiserver's cache
 	}
-	return l.page(ctx, snapshot)
+	page, err := l.page(ctx, snapshot)
+	if page == nil {
+		return nil, l.unconvertible(ctx, snapshot, err)
+	}
+	page.needsCache = !l.mayDelegate()
+	return page, err
+}
+
+// laggingRetry is the number of seconds after which a client repeats a list that has failed because the cache lags.
+const laggingRetry = 1
+
+// lagging answers a consistent list whose cache did not become current in time: from storage or, with the feature gate
+// ConsistentListFromCacheSkipTimeoutFallback, with an error after which the client retries.
+func (l *listing) lagging(ctx context.Context, late error) (*List, error) {
+	if !watchcache.SkipsFallback() || !l.storage().Store.SupportsProgress() {
+		return l.latestStored(ctx)
+	}
+	text := late.Error()
+	return nil, apierrors.NewTooManyRequests(strings.ToUpper(text[:1])+text[1:], laggingRetry)
 }
 
 // at lists a page at exactly one revision: from the watch cache if it still has the revision, otherwise from storage.
@@ -218,7 +247,7 @@ func (l *listing) page(ctx context.Context, snapshot *watchcache.Snapshot) (*Lis
 	if err != nil {
 		return nil, internalError(err)
 	}
-	page := &List{Entries: selected.Entries, Revision: snapshot.Revision()}
+	page := &List{Entries: selected.Entries, Revision: snapshot.Revision(), Shard: l.options.Shard}
 	l.registry.Cache(l.target.Match).CountList(selected.Visited, len(page.Entries))
 	if !selected.More {
 		return page, nil

@@ -87,7 +87,7 @@ func (l *listing) tooLarge(wanted, current int64) error {
 // the page. The estimate is one chunk plus the mean size of an object for each object that the page can have; selectors
 // are not considered, so that a list with selectors may hold more budget than it uses. After an error nothing is held.
 func (l *listing) stored(ctx context.Context, revision int64) (*List, error) {
-	page := &List{Revision: revision}
+	page := &List{Revision: revision, Shard: l.options.Shard}
 	size := l.registry.Cache(l.target.Match).MeanSize()
 	if size == 0 {
 		size = defaultObjectSize
@@ -107,17 +107,22 @@ func (l *listing) stored(ctx context.Context, revision int64) (*List, error) {
 	return page, nil
 }
 
-// fill reads a page from storage, in chunks. size is the expected size of an object in bytes. fill does not change
-// l.from: after an error the client has seen nothing of the page, and the token of storedError starts there again.
+// fill reads a page from storage, in chunks or as a stream of chunks. size is the expected size of an object in
+// bytes. fill does not change l.from: after an error the client has seen nothing of the page, and the token of
+// storedError starts there again.
 func (l *listing) fill(ctx context.Context, page *List, size int64) error {
 	if path, ok := l.filter.Only(); ok {
 		return l.fillOne(ctx, page, path)
 	}
-	from := l.from
-	for {
-		chunk, err := l.storage().Store.List(ctx, l.collection, storage.ListOptions{
-			Revision: page.Revision, From: from, Limit: chunkSize(l.options, len(page.Entries), size),
-		})
+	// With selectors, the number of values that the page needs is unknown.
+	selective, from := !l.options.Everything(), l.from
+	options := storage.ListOptions{
+		Revision: page.Revision, From: from, PageSize: chunkSize(size), Partial: selective && l.options.Limit > 0,
+	}
+	if !selective {
+		options.Limit = l.options.Limit
+	}
+	for chunk, err := range l.storage().Store.Pages(ctx, l.collection, options) {
 		if err != nil {
 			return l.unreadable(ctx, page, from, err)
 		}
@@ -127,6 +132,7 @@ func (l *listing) fill(ctx context.Context, page *List, size int64) error {
 		}
 		from = chunk.Values[len(chunk.Values)-1].Path + firstKeyAfter
 	}
+	return nil
 }
 
 // fillOne reads a page of the only object that can be selected: one key instead of the whole collection, like
@@ -174,16 +180,9 @@ func (l *listing) appendChunk(ctx context.Context, page *List, chunk storage.Pag
 	return false, nil
 }
 
-// chunkSize returns how many objects of the given size one range request reads for a page that already has count
-// objects. Without selectors, it never reads more than the page needs. etcd3 starts with the limit of the client
-// instead, and doubles it while selectors reject objects.
-func chunkSize(options ListOptions, count int, size int64) int64 {
-	chunk := min(max(pageBytes/max(size, 1), minPageSize), maxPageSize)
-	if options.Limit > 0 && options.Everything() {
-		return min(options.Limit-int64(count), chunk)
-	}
-	return chunk
-}
+// chunkSize returns how many objects of the given size one range request reads at most. etcd3 starts with the limit of
+// the client instead, and doubles it while selectors reject objects.
+func chunkSize(size int64) int64 { return min(max(pageBytes/max(size, 1), minPageSize), maxPageSize) }
 
 // finishPage adds the continue token to a page whose last object is at last. If last is also the last object of the
 // collection, there is no next page and no token.

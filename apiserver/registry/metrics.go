@@ -31,11 +31,11 @@ type Metrics struct {
 
 // NewMetrics registers the metrics. It must be called at most once per registerer.
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
-	durations := promauto.With(registerer).NewHistogramVec(prometheus.HistogramOpts{
+	durations := promauto.With(registerer).NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
 		Name:    "apiserver_request_timestamp_comparison_time",
 		Help:    "[ALPHA] Time taken for comparison of old vs new objects in UPDATE or PATCH requests",
 		Buckets: []float64{0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0},
-	}, []string{"code_path"})
+	}), []string{"code_path"})
 	m := &Metrics{}
 	resolve := func() {
 		var observers [len(comparisonPaths)]prometheus.Observer

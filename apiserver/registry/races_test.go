@@ -167,7 +167,7 @@ func TestLastFinalizerRemovedConcurrently(t *testing.T) {
 // creatable is a strategy that allows create on update.
 type creatable struct{ plain }
 
-func (creatable) AllowCreateOnUpdate() bool { return true }
+func (creatable) AllowCreateOnUpdate(context.Context) bool { return true }
 
 // Of many concurrent updates of a missing object, one creates it and the others update it.
 func TestConcurrentUpdatesThatCreate(t *testing.T) {
@@ -199,6 +199,32 @@ func TestConcurrentUpdatesThatCreate(t *testing.T) {
 		if creations != 1 {
 			t.Errorf("%d were created", creations)
 		}
+	}
+}
+
+// An update that creates an object discards the system fields that the client has copied from a deleted object.
+func TestUpdateThatCreatesWipesSystemFields(t *testing.T) {
+	t.Parallel()
+	definition := configMaps()
+	endpoint := definition.Versions[0].Endpoints[""]
+	endpoint.Update = creatable{endpoint.Update.(plain)}
+	r, target, _ := openOn(t, etcdtest.Client(t), definition)
+	target.Name = "x"
+	deleted := metav1.Unix(1, 0)
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: "x", Namespace: "a", Finalizers: []string{"example.com/x"}, SelfLink: "/x", CreationTimestamp: deleted,
+		DeletionTimestamp: &deleted, DeletionGracePeriodSeconds: ptr.To[int64](30),
+	}}
+	result, err := r.Update(t.Context(), target, change.Replacement{Object: object}, registry.WriteOptions{})
+	if err != nil || result.Outcome != registry.Created {
+		t.Fatalf("got %+v, %v", result, err)
+	}
+	created := result.Object.(*corev1.ConfigMap)
+	if created.DeletionTimestamp != nil || created.DeletionGracePeriodSeconds != nil || created.SelfLink != "" {
+		t.Errorf("got the metadata %+v", created.ObjectMeta)
+	}
+	if created.UID == "" || !created.CreationTimestamp.After(deleted.Time) {
+		t.Errorf("got the UID %q and the creation timestamp %v", created.UID, created.CreationTimestamp)
 	}
 }
 

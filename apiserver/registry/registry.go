@@ -38,8 +38,6 @@ type Registry struct {
 	// listBytes bounds the stored bytes that all concurrent lists from storage hold, and the share of each user. A request
 	// must not acquire it twice: two such requests could wait for each other.
 	listBytes *request.ByteLimit
-	// waitsForCaches makes requests wait for watch caches that are being initialized.
-	waitsForCaches bool
 	// deletesUnreadable is the feature gate AllowUnsafeMalformedObjectDeletion.
 	deletesUnreadable bool
 	// ownWrites limits the writes of the server's controllers; nil: no limit.
@@ -59,9 +57,6 @@ type Options struct {
 	// NoGarbageCollector is set if the cluster has no garbage collector. Deletions then never add its finalizers
 	// (EnableGarbageCollection of kube-apiserver's Store).
 	NoGarbageCollector bool
-	// WaitForCaches makes requests wait for watch caches that are being initialized, as kube-apiserver does without the
-	// feature gate ResilientWatchCacheInitialization.
-	WaitForCaches bool
 	// DeleteUnreadable is the feature gate AllowUnsafeMalformedObjectDeletion. The encryption of the store must then be
 	// wrapped by encryption.Malformed, whose errors clients are shown.
 	DeleteUnreadable bool
@@ -86,7 +81,6 @@ func New(options Options) *Registry {
 		listBytes: request.NewByteLimit(maxListBytes),
 
 		noGarbageCollector: options.NoGarbageCollector,
-		waitsForCaches:     options.WaitForCaches,
 		deletesUnreadable:  options.DeleteUnreadable,
 		ownWrites:          options.OwnWrites,
 	}

@@ -72,7 +72,7 @@ type WriteOptions struct {
 	Internal bool
 	// Authorizer decides whether the user of an update or a patch may create the object, unless Internal is set. It is an
 	// argument because authorization reads through the registry.
-	Authorizer authorizer.Authorizer
+	Authorizer authorizer.UnconditionalAuthorizer
 	// Collection is set while an object is deleted as part of its collection.
 	Collection bool
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -163,6 +164,11 @@ func TestTooManyUnreadableObjects(t *testing.T) {
 	if len(all) != 101 || all[100].Type != metav1.CauseTypeTooMany {
 		t.Errorf("%d objects are named", len(all))
 	}
+	const first = "failed to read one or more configmaps from the storage: StorageError: corrupt object, Code: 7, " +
+		"Key: /registry/configmaps/a/sealed000, "
+	if text := err.Error(); !strings.HasPrefix(text, first) || !strings.HasSuffix(text, " (and 99 more)") {
+		t.Errorf("got %s", text)
+	}
 }
 
 // TestDeleteUnreadable deletes unreadable objects with the option ignoreStoreReadErrorWithClusterBreakingPotential. The
@@ -181,12 +187,16 @@ func TestDeleteUnreadable(t *testing.T) {
 		{"without a user", "sealed", t.Context(), permitted, apierrors.IsForbidden},
 		{"without the permission", "sealed", alice, &deciding{}, apierrors.IsForbidden},
 		{"the authorizer fails", "sealed", alice, &deciding{err: errRefused}, apierrors.IsForbidden},
-		{"readable", "good", alice, permitted, apierrors.IsInvalid},
+		{"readable", "good", alice, permitted, apierrors.IsConflict},
+		{"missing", "missing", alice, permitted, apierrors.IsNotFound},
 		{"not decryptable", "sealed", alice, permitted, func(err error) bool { return err == nil }},
 		{"not decodable", "garbage", alice, permitted, func(err error) bool { return err == nil }},
 	} {
-		if err := w.registry.DeleteUnreadable(step.ctx, named(w.target, step.object), step.by); !step.accepted(err) {
-			t.Errorf("%s: got the error %v", step.name, err)
+		for _, dryRun := range []bool{true, false} {
+			err := w.registry.DeleteUnreadable(step.ctx, named(w.target, step.object), step.by, dryRun)
+			if !step.accepted(err) {
+				t.Errorf("%s, dry run %v: got the error %v", step.name, dryRun, err)
+			}
 		}
 	}
 	if got := permitted.asked[len(permitted.asked)-1]; got != "alice unsafe-delete-ignore-read-errors a/garbage" {
@@ -227,4 +237,37 @@ func TestUnreadableWithoutTheFeature(t *testing.T) {
 	if err := object.Unmarshal([]byte("garbage")); err == nil {
 		t.Error("garbage can be decoded")
 	}
+}
+
+// TestDeleteUnreadableAfterAChange replaces an unreadable object by a readable one after the deletion has read it: the
+// deletion examines the new object and refuses to delete it.
+func TestDeleteUnreadableAfterAChange(t *testing.T) {
+	t.Parallel()
+	client := etcdtest.Client(t)
+	const key = "/registry/configmaps/a/good"
+	if _, err := client.Put(t.Context(), key, "garbage"); err != nil {
+		t.Fatal(err)
+	}
+	kv := client.KV
+	client.KV = &beforeTxn{KV: kv, run: func() { storeGood(t, &clientv3.Client{KV: kv}) }}
+	w := openConfigured(t, client, configMaps(), func(o *registry.Options) { o.DeleteUnreadable = true })
+	alice := genericrequest.WithUser(t.Context(), &user.DefaultInfo{Name: "alice"})
+	allowed := &deciding{decision: authorizer.DecisionAllow}
+	err := w.registry.DeleteUnreadable(alice, named(w.target, "good"), allowed, false)
+	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "Key: "+key+", ResourceVersion: 0, "+
+		"AdditionalErrorMsg: unsafe deletion is not allowed because the object is decodable from storage") {
+		t.Errorf("got %v, want a conflict", err)
+	}
+}
+
+// beforeTxn calls run before the first transaction.
+type beforeTxn struct {
+	clientv3.KV
+	once sync.Once
+	run  func()
+}
+
+func (b *beforeTxn) Txn(ctx context.Context) clientv3.Txn {
+	b.once.Do(b.run)
+	return b.KV.Txn(ctx)
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/registry/change"
@@ -30,7 +30,7 @@ func (r *Registry) Update(
 func (r *Registry) Patch(
 	ctx context.Context, t resource.Target, patch change.Patch, options WriteOptions,
 ) (*Result, error) {
-	options.applied = patch.Type == types.ApplyYAMLPatchType
+	options.applied = patch.CreatesMissing()
 	return r.Update(ctx, t, patch, options)
 }
 
@@ -55,7 +55,7 @@ func (u *update) attempt(ctx context.Context, current state) (*Result, error) {
 	}
 	var err error
 	if u.old, err = load(ctx, u.target, current); err != nil {
-		return nil, err
+		return nil, u.registry.updateError(ctx, u.target, current, err)
 	}
 	accessor, err := meta.Accessor(u.old)
 	if err != nil {
@@ -106,7 +106,7 @@ func (u *update) changeView(ctx context.Context) error {
 		return err
 	}
 	u.object = view.Object
-	return view.Write(after)
+	return view.Write(ctx, after)
 }
 
 // attributes returns new attributes of the update for admission. The steps after mutating admission get other
@@ -123,7 +123,7 @@ func (u *update) attributes(ctx context.Context, object, old runtime.Object) *ad
 // updates it.
 func (u *update) create(ctx context.Context) (*Result, error) {
 	r, t := u.registry, u.target
-	if t.Endpoint.Subresource != "" || (!u.change.CreatesMissing() && !strategy.ForUpdate(t).AllowCreateOnUpdate()) {
+	if t.Endpoint.Subresource != "" || (!u.change.CreatesMissing() && !strategy.ForUpdate(t).AllowCreateOnUpdate(ctx)) {
 		return nil, apierrors.NewNotFound(t.GroupResource(), t.Name)
 	}
 	if err := u.checkUID(""); err != nil {
@@ -146,6 +146,12 @@ func (u *update) create(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil, err
+	}
+	rest.WipeObjectMetaSystemFields(accessor) // a deletion timestamp, for example, of an object that has been deleted
+	rest.FillObjectMetaSystemFields(accessor)
 	return r.insert(ctx, t, admitted, u.options)
 }
 
@@ -153,7 +159,7 @@ func (u *update) create(ctx context.Context) (*Result, error) {
 // an object that is being deleted removes the object instead (Store.ShouldDeleteDuringUpdate).
 func (u *update) replace(ctx context.Context) (result *Result, err error) {
 	r, t := u.registry, u.target
-	if err := checkRevision(t, u.object, u.current.revision); err != nil {
+	if err := checkRevision(ctx, t, u.object, u.current.revision); err != nil {
 		return nil, err
 	}
 	admitted := u.attributes(ctx, u.object, u.old)

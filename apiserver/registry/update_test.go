@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	genericrequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/builtintest"
@@ -22,7 +24,7 @@ import (
 // conditional is a strategy that requires the resource version of an update.
 type conditional struct{ plain }
 
-func (conditional) AllowUnconditionalUpdate() bool { return false }
+func (conditional) AllowUnconditionalUpdate(context.Context) bool { return false }
 
 // TestPreconditionsOfAnUpdate replaces an object under conditions on its version and its UID.
 func TestPreconditionsOfAnUpdate(t *testing.T) {
@@ -146,7 +148,10 @@ func TestScale(t *testing.T) {
 	r.calls = nil
 	scale := targetOf(t, s, "replicationcontrollers", "scale", "default", "rc")
 	patch := change.Patch{Type: types.MergePatchType, Data: []byte(`{"spec":{"replicas":5}}`)}
-	result, err := s.Registry.Patch(t.Context(), scale, patch, registry.WriteOptions{})
+	ctx := genericrequest.WithRequestInfo(t.Context(), &genericrequest.RequestInfo{
+		IsResourceRequest: true, APIVersion: "v1", Resource: "replicationcontrollers", Subresource: "scale",
+	})
+	result, err := s.Registry.Patch(ctx, scale, patch, registry.WriteOptions{})
 	if err != nil || result.Outcome != registry.Updated {
 		t.Fatalf("got %+v, %v", result, err)
 	}
@@ -155,13 +160,13 @@ func TestScale(t *testing.T) {
 	}
 	for fails, refused := range map[string]bool{"admit": true, "validate": true, "": false} {
 		r.fails = fails
-		if _, err := s.Registry.Patch(t.Context(), scale, patch, registry.WriteOptions{}); (err != nil) != refused {
+		if _, err := s.Registry.Patch(ctx, scale, patch, registry.WriteOptions{}); (err != nil) != refused {
 			t.Errorf("if admission fails to %q: %v", fails, err)
 		}
 	}
 	missing := scale
 	missing.Name = "missing"
-	if _, err := s.Registry.Patch(t.Context(), missing, patch, registry.WriteOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := s.Registry.Patch(ctx, missing, patch, registry.WriteOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("a missing object: %v", err)
 	}
 }

@@ -37,6 +37,8 @@ type Watch struct {
 	// Invariant: the watcher has returned these events, and the caller has not seen any of them.
 	undelivered []watchcache.Event
 	revision    int64 // revision up to which undelivered has all events
+	// sharded counts the watch while it is open; nil: the watch has no shard, or is not served by the cache.
+	sharded *watchcache.ShardedWatch
 }
 
 // watcher delivers the events of a collection: a *watchcache.Watcher, whose events all watches share, or, if the
@@ -69,6 +71,9 @@ func (r *Registry) Watch(ctx context.Context, t resource.Target, options WatchOp
 // events after it from the ring. The watch outlives ctx; only Close ends it.
 func (r *Registry) watchOnce(ctx context.Context, t resource.Target, options WatchOptions) (*Watch, error) {
 	w := &Watch{filter: selection.Filter{Selection: options.Selection, Target: t}, stored: r.bypassesCache(t)}
+	if options.Shard != nil && !w.stored {
+		w.filter.OutsideShard = r.Cache(t.Match).CountOutsideShard
+	}
 	err := r.awaitInitialized(ctx, t)
 	if err != nil {
 		return nil, status(err, t)
@@ -93,6 +98,9 @@ func (r *Registry) watchOnce(ctx context.Context, t resource.Target, options Wat
 	}
 	w.watcher = watcher
 	watcher.CountInitial(len(w.Initial))
+	if options.Shard != nil {
+		w.sharded = r.Cache(t.Match).StartShardedWatch()
+	}
 	return w, nil
 }
 
@@ -186,7 +194,10 @@ func (w *Watch) checkReached(ctx context.Context, r *Registry, resourceVersion s
 }
 
 // Close ends the watch.
-func (w *Watch) Close() { w.watcher.Close() }
+func (w *Watch) Close() {
+	w.watcher.Close()
+	w.sharded.Stop()
+}
 
 // RequestProgress makes a call of Next return as soon as the revision of the watch is known, even if there are no
 // events. It may be called during a call of Next.

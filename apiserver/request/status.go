@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -35,7 +36,13 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) int {
 
 // WriteTextError does the same as WriteError on paths that do not support protobuf.
 func WriteTextError(w http.ResponseWriter, r *http.Request, err error) {
-	writeStatus(w, r, StatusOf(err), statusFormats{textOnly: true})
+	writeStatus(w, r, StatusOf(err), statusFormats{noProtobuf: true})
+}
+
+// WriteErrorWithoutCBOR does the same as WriteError, but never in CBOR. crdHandler of apiextensions-apiserver writes
+// such errors if a custom resource has no route for the request, and so does the discovery of its version.
+func WriteErrorWithoutCBOR(w http.ResponseWriter, r *http.Request, err error) {
+	writeStatus(w, r, StatusOf(err), statusFormats{noCBOR: true})
 }
 
 // WriteStatus responds with a Status in a format that the client accepts. It returns the status code.
@@ -165,7 +172,10 @@ func refusal(attributes authorizer.Attributes) string {
 }
 
 // statusFormats has the media types for a Status. The encoders need no scheme, because a Status has its kind set.
-type statusFormats struct{ textOnly bool }
+type statusFormats struct {
+	// noProtobuf and noCBOR leave out a media type.
+	noProtobuf, noCBOR bool
+}
 
 func (f statusFormats) SupportedMediaTypes() []runtime.SerializerInfo {
 	all := []runtime.SerializerInfo{
@@ -186,8 +196,11 @@ func (f statusFormats) SupportedMediaTypes() []runtime.SerializerInfo {
 			StreamSerializer: &runtime.StreamSerializerInfo{},
 		},
 	}
-	if f.textOnly {
-		return slices.DeleteFunc(all, func(info runtime.SerializerInfo) bool { return !info.EncodesAsText })
+	if f.noProtobuf {
+		all = slices.DeleteFunc(all, func(info runtime.SerializerInfo) bool { return !info.EncodesAsText })
+	}
+	if ServesCBOR() && !f.noCBOR {
+		all = append(all, cbor.NewSerializerInfo(nil, nil))
 	}
 	return all
 }

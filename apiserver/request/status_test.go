@@ -14,14 +14,52 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/kubernetes/scheme"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
+
+// TestWriteErrorInCBOR compares a Status in CBOR with upstream's, with and without the feature gate, and in the places
+// that do not know CBOR.
+func TestWriteErrorInCBOR(t *testing.T) {
+	problem := apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "a")
+	for _, on := range []bool{false, true} {
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, on)
+		codecs := scheme.Codecs
+		if on {
+			codecs = serializer.NewCodecFactory(scheme.Scheme, serializer.WithSerializer(cbor.NewSerializerInfo))
+		}
+		r := httptest.NewRequest("GET", "/api/v1/pods", nil)
+		r.Header.Set("Accept", "application/cbor")
+		got, want, without := httptest.NewRecorder(), httptest.NewRecorder(), httptest.NewRecorder()
+		WriteError(got, r, problem)
+		WriteErrorWithoutCBOR(without, r, problem)
+		responsewriters.ErrorNegotiated(problem, codecs.WithoutConversion(), schema.GroupVersion{Version: "v1"}, want, r)
+		if got.Code != want.Code || got.Header().Get("Content-Type") != want.Header().Get("Content-Type") {
+			t.Errorf("CBOR %t: got %d %v, want %d %v", on, got.Code, got.Header(), want.Code, want.Header())
+		}
+		if without.Header().Get("Content-Type") != "application/json" {
+			t.Errorf("CBOR %t: got %v from a place without CBOR", on, without.Header())
+		}
+		if on {
+			var ours, theirs metav1.Status
+			err := errors.Join(direct.Unmarshal(got.Body.Bytes(), &ours), direct.Unmarshal(want.Body.Bytes(), &theirs))
+			if err != nil || ours.Reason != metav1.StatusReasonNotFound || ours.String() != theirs.String() {
+				t.Errorf("got %v, want %v: %v", ours, theirs, err)
+			}
+		}
+	}
+}
 
 func TestWriteErrorLikeUpstream(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}

@@ -79,8 +79,6 @@ type Definition struct {
 	ConvertsRemotely bool
 	// Storage is the version in which objects are stored, even if it is not served. It is nil for built-in kinds.
 	Storage *Version
-	// ReturnsDeleted is set for kinds whose deletion returns the object instead of a Status.
-	ReturnsDeleted bool
 	// Terminating is set while the CustomResourceDefinition is being deleted: creates are rejected, and discovery lists
 	// only the verbs that read and delete. Updates are allowed, so that finalizers can be removed.
 	Terminating bool
@@ -159,9 +157,17 @@ type Version struct {
 	// InternalMetadata is set if annotations of this version are fields of the internal version. Metadata-only
 	// responses then have the metadata of the internal version.
 	InternalMetadata bool
-	// Plain is set if the kind has only the default columns. Its empty table then has null rows, like
-	// kube-apiserver's.
-	Plain bool
+	// PrintedList returns a list of objects in the internal version, for kinds whose rows depend on the other objects of a
+	// list: Table prints the list as a whole. It is nil for all other kinds.
+	PrintedList func(objects []runtime.Object) (runtime.Object, error)
+	// UnsharedRows is set if Table shows times in a way that package row cannot follow: as they are, or chosen by a
+	// JSONPath that compares them. The rows of the kind are then printed for each request.
+	UnsharedRows bool
+	// NullRows is set if an empty table of the kind has null rows in kube-apiserver, as all tables with only the default
+	// columns have.
+	NullRows bool
+	// ReturnsDeleted is set if a deletion in this version returns the object instead of a Status.
+	ReturnsDeleted bool
 	// RemovedIn is the release that no longer serves this deprecated version, such as "1.40"; empty if unknown.
 	RemovedIn string
 	// Endpoints has the endpoints by subresource. The endpoint "" is the resource itself and always present.
@@ -287,8 +293,8 @@ type View interface {
 	Get(parent runtime.Object) (runtime.Object, error)
 	// Set updates parent from the view. parent is a copy that the caller owns.
 	Set(parent, view runtime.Object) error
-	// Validate checks a view that a client sent.
-	Validate(view runtime.Object) error
+	// Validate checks a view that a client sent. old is the view of the stored object.
+	Validate(ctx context.Context, view, old runtime.Object) error
 }
 
 // Initial is implemented by views that can be updated before Get returns a view.
@@ -334,6 +340,9 @@ type Terminator interface {
 	// Terminate marks an object in the internal version as terminating. It reports whether finalizers outside its
 	// metadata are pending, such as the spec.finalizers of a namespace.
 	Terminate(object runtime.Object, options *metav1.DeleteOptions) (pending bool)
+	// PreconditionFailed returns the beginning of the error of a failed precondition. The spelling differs between the
+	// REST storages of kube-apiserver.
+	PreconditionFailed() string
 }
 
 // ScaledKind is implemented by views of the kind Scale. ReplicasPaths returns the path of the replicas in each version

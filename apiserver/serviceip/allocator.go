@@ -26,8 +26,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -41,10 +39,7 @@ import (
 	"quorate.dev/apiserver/system"
 )
 
-var (
-	servicesResource  = schema.GroupResource{Resource: "services"}
-	endpointsResource = schema.GroupResource{Resource: "endpoints"}
-)
+var servicesResource = schema.GroupResource{Resource: "services"}
 
 // Allocator allocates the cluster IPs and node ports of Services. It is safe for concurrent use.
 type Allocator struct {
@@ -180,21 +175,14 @@ func (a *Allocator) Release(ctx context.Context, objects resource.Client, object
 	return errors.Join(errs...)
 }
 
-// Deleted releases all allocations of a deleted Service. It also deletes the Endpoints of the Service, so that a new
-// Service with the same name does not get them.
+// Deleted releases all allocations of a deleted Service.
 func (a *Allocator) Deleted(ctx context.Context, objects resource.Client, object runtime.Object) error {
 	service := asService(object)
 	if service == nil {
 		return nil
 	}
 	defaultOnRead(service, a.families[0])
-	err := objects.Delete(system.WithServerUser(ctx),
-		resource.Key{GroupResource: endpointsResource, Namespace: service.Namespace, Name: service.Name},
-		&metav1.DeleteOptions{})
-	if apierrors.IsNotFound(err) {
-		err = nil
-	}
-	return errors.Join(err, a.Release(ctx, objects, service, nil))
+	return a.Release(ctx, objects, service, nil)
 }
 
 // asService returns object as a Service, or nil if it is not a Service.

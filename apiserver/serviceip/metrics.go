@@ -8,6 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
+
+	"quorate.dev/apiserver/metrics"
 )
 
 // allocations has kube-apiserver's metrics of allocations.
@@ -36,10 +38,10 @@ func newAllocations(registerer prometheus.Registerer) *allocations {
 			"[ALPHA] Number of Cluster IPs allocations", "cidr", "scope"),
 		addressErrors: counter("kube_apiserver_clusterip_allocator_allocation_errors_total",
 			"[ALPHA] Number of errors trying to allocate Cluster IPs", "cidr", "scope"),
-		addressSeconds: factory.NewHistogramVec(prometheus.HistogramOpts{
+		addressSeconds: factory.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
 			Name: "kube_apiserver_clusterip_allocator_allocation_duration_seconds",
 			Help: "[ALPHA] Duration in seconds to allocate a Cluster IP by ServiceCIDR", Buckets: prometheus.DefBuckets,
-		}, []string{"cidr"}),
+		}), []string{"cidr"}),
 		ports: counter("kube_apiserver_nodeport_allocator_allocation_total",
 			"[ALPHA] Number of NodePort allocations", "scope"),
 		portErrors: counter("kube_apiserver_nodeport_allocator_allocation_errors_total",

@@ -3,6 +3,7 @@ package serviceresolver
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +32,25 @@ type Clients struct {
 	Trace func(http.RoundTripper) http.RoundTripper
 	// MaxResponse is the limit of the bytes of a response. A review may contain a Secret, so that redirects are errors.
 	MaxResponse int64
+}
+
+// Resolver returns the resolver of webhooks' Services. With the feature gate WebhookRoundTripLoadBalancing, clients
+// resolve the Service before each request; the Service of this server needs no endpoint if requests go through Local.
+func (c Clients) Resolver(delegate webhook.ServiceResolver) webhook.ServiceResolver {
+	if c.Local == nil {
+		return delegate
+	}
+	return localResolver{delegate}
+}
+
+type localResolver struct{ webhook.ServiceResolver }
+
+// ResolveEndpoint implements webhook.ServiceResolver.
+func (r localResolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+	if namespace == metav1.NamespaceDefault && name == kubernetesService && port == kubernetesPort {
+		return &url.URL{Scheme: "https", Host: kubernetesHostPort}, nil
+	}
+	return r.ServiceResolver.ResolveEndpoint(namespace, name, port)
 }
 
 // Wrap implements webhook.AuthenticationInfoResolverWrapper. A webhook whose Service is default/kubernetes is called

@@ -124,6 +124,9 @@ func tlsConfigOf(serving config.Serving, c *certificates) (*tls.Config, error) {
 	settings := &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 		GetCertificate: c.choose,
+		// Without this setting, the first 128 KiB of a connection are sent in records, and system calls, of 1 KiB each. Most
+		// responses on new connections, such as those to kubectl and to reconnecting watches, are larger than one record.
+		DynamicRecordSizingDisabled: true,
 	}
 	if serving.DisableHTTP2 {
 		settings.NextProtos = []string{"http/1.1"}

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
@@ -100,7 +101,7 @@ func (pageHandler) AllowsStreamSchema(string) bool { return false }
 type pageFormats struct{}
 
 func (pageFormats) SupportedMediaTypes() []runtime.SerializerInfo {
-	return []runtime.SerializerInfo{
+	formats := []runtime.SerializerInfo{
 		{
 			MediaType: runtime.ContentTypeJSON, MediaTypeType: "application", MediaTypeSubType: "json",
 			Serializer: jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{}),
@@ -113,6 +114,10 @@ func (pageFormats) SupportedMediaTypes() []runtime.SerializerInfo {
 		},
 		{MediaType: "text/plain", MediaTypeType: "text", MediaTypeSubType: "plain"},
 	}
+	if request.ServesCBOR() {
+		formats = append(formats, cbor.NewSerializerInfo(nil, nil))
+	}
+	return formats
 }
 
 func (pageFormats) EncoderForVersion(e runtime.Encoder, _ runtime.GroupVersioner) runtime.Encoder {

@@ -3,10 +3,15 @@ package serving
 import (
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/utils/clock"
 )
 
@@ -33,6 +38,22 @@ func TestFlagz(t *testing.T) {
 		page, http.MethodGet, "application/json;v=v1beta1;g=config.k8s.io;as=Statusz", "",
 	); w.Code != http.StatusNotAcceptable {
 		t.Errorf("another page's kind: %d", w.Code)
+	}
+}
+
+// TestFlagzInCBOR serves a page in CBOR only with the feature gate.
+func TestFlagzInCBOR(t *testing.T) {
+	page := Flagz(map[string]string{"secure-port": "6443"})
+	const accept = "application/cbor;v=v1beta1;g=config.k8s.io;as=Flagz"
+	if w := ask(page, http.MethodGet, accept, ""); w.Code != http.StatusNotAcceptable {
+		t.Errorf("without the gate: %d %s", w.Code, w.Body)
+	}
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, true)
+	w := ask(page, http.MethodGet, accept, "")
+	var got map[string]any
+	if err := direct.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK || got["kind"] != "Flagz" ||
+		!reflect.DeepEqual(got["flags"], map[string]any{"secure-port": "6443"}) {
+		t.Errorf("got %d %v: %v", w.Code, got, err)
 	}
 }
 

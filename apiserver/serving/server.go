@@ -72,11 +72,12 @@ type Server struct {
 	listener *connections
 	http     *http.Server
 	reloader *reloader
+	workers  *workers
 }
 
 // New opens the port and reads the certificates, or creates a self-signed certificate.
 func New(options Options) (*Server, error) {
-	s := &Server{options: options}
+	s := &Server{options: options, workers: newWorkers(options.Handler)}
 	certificates, err := loadCertificates(options)
 	if err != nil {
 		return nil, err
@@ -86,7 +87,7 @@ func New(options Options) (*Server, error) {
 		return nil, err
 	}
 	s.http = &http.Server{
-		Handler: options.Handler, TLSConfig: tlsConfig, ConnContext: connContext,
+		Handler: s.workers, TLSConfig: tlsConfig, ConnContext: connContext,
 		IdleTimeout: idleTimeout, ReadHeaderTimeout: readHeaderTimeout, MaxHeaderBytes: maxHeaderBytes,
 		WriteTimeout: options.Config.RequestTimeout + writeMargin,
 		ErrorLog:     log.New(newErrorLog(options.Logger, options.Registerer), "", 0),
@@ -155,6 +156,7 @@ func (s *Server) Serve() error {
 func (s *Server) Close() error {
 	err := errors.Join(s.http.Close(), closeListener(s.listener), s.reloader.Close())
 	s.listener.end()
+	s.workers.end()
 	return err
 }
 

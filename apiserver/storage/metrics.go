@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/request"
 )
 
@@ -19,6 +21,7 @@ type Metrics struct {
 	clock clock.PassiveClock
 
 	durations        *prometheus.HistogramVec
+	lists            *prometheus.HistogramVec
 	requests, errors *prometheus.CounterVec
 	bookmarks        prometheus.Counter
 	leaseObjects     prometheus.Histogram
@@ -35,15 +38,23 @@ type storeMetrics struct {
 func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Metrics {
 	f := promauto.With(registerer)
 	labels := []string{"operation", "group", "resource"}
+	buckets := []float64{
+		0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
+	}
 	return &Metrics{
 		clock: clock,
-		durations: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "etcd_request_duration_seconds",
-			Help: "[ALPHA] Etcd request latency in seconds for each operation and object type.",
-			Buckets: []float64{
-				0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
-			},
-		}, labels),
+		durations: f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
+			Name:    "etcd_request_duration_seconds",
+			Help:    "[ALPHA] Etcd request latency in seconds for each operation and object type.",
+			Buckets: buckets,
+		}), labels),
+		// Objects are decoded as far as selectors require; the rest follows with the response.
+		lists: f.NewHistogramVec(metrics.Histogram(prometheus.HistogramOpts{
+			Name: "apiserver_storage_list_duration_seconds",
+			Help: "[ALPHA] Latency of the storage layer GetList call in seconds, including object decode, " +
+				"split by whether etcd RangeStream was used.",
+			Buckets: buckets,
+		}), []string{"group", "resource", "streamed"}),
 		requests: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "etcd_requests_total", Help: "[ALPHA] Etcd request counts for each operation and object type.",
 		}, labels),
@@ -54,10 +65,10 @@ func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Met
 		bookmarks: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "etcd_bookmark_total", Help: "[ALPHA] Number of etcd bookmarks (progress notify events) split by kind.",
 		}, labels[1:]).WithLabelValues("", ""),
-		leaseObjects: f.NewHistogram(prometheus.HistogramOpts{
+		leaseObjects: f.NewHistogram(metrics.Histogram(prometheus.HistogramOpts{
 			Name: "etcd_lease_object_counts", Help: "[ALPHA] Number of objects attached to a single etcd lease.",
 			Buckets: []float64{10, 50, 100, 500, 1000, 2500, 5000},
-		}),
+		})),
 		refused: f.NewCounter(prometheus.CounterOpts{
 			Name: "apiserver_storage_soft_quota_refusals_total",
 			Help: "[ALPHA] Number of writes refused because they would grow storage beyond its soft quota.",
@@ -67,13 +78,13 @@ func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Met
 
 // Measure makes the store record its requests to etcd. resource returns the resource of a path. Measure must be
 // called before the store is used.
-func (s *Store) Measure(metrics *Metrics, resource func(path string) schema.GroupResource) {
-	s.metrics = &storeMetrics{Metrics: metrics, resource: resource}
+func (s *Store) Measure(measured *Metrics, resource func(path string) schema.GroupResource) {
+	s.metrics = &storeMetrics{Metrics: measured, resource: resource}
 	s.leases.metrics = s.metrics
 }
 
 // Count makes the quota count the writes that it refuses. It must be called before the quota is used.
-func (q *SoftQuota) Count(metrics *Metrics) { q.refused = metrics.refused }
+func (q *SoftQuota) Count(measured *Metrics) { q.refused = measured.refused }
 
 // CollectSpace registers the metrics of the databases of all stores. The label storage_cluster_id has a store's
 // index.
@@ -102,6 +113,15 @@ func (m *storeMetrics) observe(ctx context.Context, operation, path string, bega
 	if err != nil {
 		m.errors.WithLabelValues(operation, of.Group, of.Resource).Inc()
 	}
+}
+
+// observeList records a list, which is one stream or several requests to etcd.
+func (m *storeMetrics) observeList(path string, streamed bool, began time.Time) {
+	if m == nil {
+		return
+	}
+	of := m.resource(path)
+	m.lists.WithLabelValues(of.Group, of.Resource, strconv.FormatBool(streamed)).Observe(m.clock.Since(began).Seconds())
 }
 
 // bookmarked counts a progress notification of etcd.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -21,6 +22,10 @@ type ListOptions struct {
 	Revision int64  // revision at which to read; 0: the current one, linearizable
 	From     string // first path to return, inclusive; empty: the prefix
 	Limit    int64  // maximum number of values; 0: no limit
+	// PageSize is the maximum number of values of one request of Pages. It must be positive there; List ignores it.
+	PageSize int64
+	// Partial means that the caller of Pages may leave before the last value, so that no stream is worth its start.
+	Partial bool
 	// Unreadable makes List return values that cannot be decrypted too, with Value.Err.
 	Unreadable bool
 }
@@ -35,7 +40,7 @@ type Page struct {
 	Protection Protection
 }
 
-// Get returns the value of a path. It is a linearizable read.
+// Get returns the value of a path. It is a linearizable read. With a TransformError, it returns the value without Data.
 func (s *Store) Get(ctx context.Context, path string) (Value, error) {
 	began := s.metrics.start()
 	response, err := s.get(ctx, s.Key(path), clientv3.WithLimit(1))
@@ -48,7 +53,7 @@ func (s *Store) Get(ctx context.Context, path string) (Value, error) {
 	}
 	v, err := s.decrypted(ctx, response.Kvs[0])
 	if err != nil {
-		return Value{}, fmt.Errorf("get %s: %w", path, err)
+		return v, fmt.Errorf("get %s: %w", path, err)
 	}
 	return v, nil
 }
@@ -77,6 +82,12 @@ func (s *Store) ListKeys(ctx context.Context, prefix string, options ListOptions
 func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (Page, error) {
 	ctx, span := request.StartSpan(ctx, "List(recursive=true) etcd3", "key", prefix)
 	defer span.End()
+	defer s.metrics.observeList(prefix, false, s.metrics.start())
+	return s.list(ctx, prefix, options)
+}
+
+// list requests a page.
+func (s *Store) list(ctx context.Context, prefix string, options ListOptions) (Page, error) {
 	first := s.Key(prefix)
 	end := clientv3.GetPrefixRangeEnd(first)
 	if options.From != "" {
@@ -97,13 +108,19 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 	if options.Revision > 0 {
 		page.Revision = options.Revision
 	}
-	for _, kv := range response.Kvs {
-		page.Protection = max(page.Protection, protectionOf(kv.Value))
-	}
-	if page.Values, err = s.decryptedPage(ctx, response.Kvs, options.Unreadable); err != nil {
+	if err := s.fill(ctx, &page, response.Kvs, options.Unreadable); err != nil {
 		return Page{}, fmt.Errorf("list %s: %w", prefix, err)
 	}
 	return page, nil
+}
+
+// fill decrypts the values of a page.
+func (s *Store) fill(ctx context.Context, page *Page, kvs []*mvccpb.KeyValue, unreadable bool) (err error) {
+	for _, kv := range kvs {
+		page.Protection = max(page.Protection, protectionOf(kv.Value))
+	}
+	page.Values, err = s.decryptedPage(ctx, kvs, unreadable)
+	return err
 }
 
 // Count returns the number of values at a revision whose paths begin with prefix, which ends in a slash, and are not

@@ -80,10 +80,18 @@ func (s *Store) testProgress(ctx context.Context) (err error) {
 func (s *Store) deleteAlways(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shimTimeout)
 	defer cancel()
-	if err := s.DeleteUnreadable(ctx, path); !errors.Is(err, ErrNotFound) {
-		return err
+	for {
+		found, err := s.get(ctx, s.Key(path), clientv3.WithKeysOnly())
+		if err != nil {
+			return fmt.Errorf("delete %s: %w", path, classify(err))
+		}
+		if len(found.Kvs) == 0 {
+			return nil
+		}
+		if deleted, err := s.DeleteUnreadable(ctx, path, found.Kvs[0].ModRevision); err != nil || deleted {
+			return err
+		}
 	}
-	return nil
 }
 
 // awaitProgress requests progress until a notification with at least the given revision arrives. It discards other

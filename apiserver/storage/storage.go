@@ -41,6 +41,8 @@ type Store struct {
 	// encryption is nil if all values are plain. Set before first use.
 	encryption *Encryption
 
+	streams rangeStreams
+
 	// progressSupported may return to false when the version of another member becomes known.
 	progressSupported atomic.Bool
 	// shim is set once a member has turned out not to be etcd.

@@ -270,7 +270,6 @@ func TestReadsAreRepeatedAfterALeaderChange(t *testing.T) {
 		{"List", func() error { _, err := s.List(ctx, "pods/", storage.ListOptions{}); return err }},
 		{"ListKeys", func() error { _, err := s.ListKeys(ctx, "pods/", storage.ListOptions{}); return err }},
 		{"Count", func() error { _, err := s.Count(ctx, "pods/", "", revision); return err }},
-		{"DeleteUnreadable", func() error { return s.DeleteUnreadable(ctx, "pods/a") }},
 	} {
 		leader.fails = true
 		if err := read.run(); err != nil || leader.fails {
@@ -299,23 +298,20 @@ func (l leaderless) Get(context.Context, string, ...clientv3.OpOption) (*clientv
 	return nil, rpctypes.ErrGRPCLeaderChanged
 }
 
+// TestDeleteUnreadable deletes a value at its revision only.
 func TestDeleteUnreadable(t *testing.T) {
 	ctx, client := t.Context(), etcdtest.Client(t)
 	s := storage.New(client, "/registry")
-	must[int64](t)(s.Create(ctx, "pods/a", []byte("nonsense"), 0))
-	changes := 3
-	client.KV = &transactions{KV: client.KV,
-		commit: func(ctx context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
-			if changes--; changes >= 0 { // between the read and the deletion
-				must[*clientv3.PutResponse](t)(client.Put(ctx, "/registry/pods/a", "other nonsense"))
-			}
-			return txn.Commit()
-		}}
-	if err := s.DeleteUnreadable(ctx, "pods/a"); err != nil || changes >= 0 {
-		t.Errorf("after %d changes: %v", 3-changes, err)
-	}
-	if err := s.DeleteUnreadable(ctx, "pods/a"); !errors.Is(err, storage.ErrNotFound) ||
-		errors.Is(err, storage.ErrUnavailable) {
-		t.Errorf("again: %v", err)
+	revision := must[int64](t)(s.Create(ctx, "pods/a", []byte("nonsense"), 0))
+	for _, step := range []struct {
+		name     string
+		revision int64
+		want     bool
+	}{
+		{"at an earlier revision", revision - 1, false}, {"at its revision", revision, true}, {"again", revision, false},
+	} {
+		if deleted, err := s.DeleteUnreadable(ctx, "pods/a", step.revision); err != nil || deleted != step.want {
+			t.Errorf("%s: deleted is %v, want %v; %v", step.name, deleted, step.want, err)
+		}
 	}
 }

@@ -137,31 +137,19 @@ func (s *Store) resolveNoSpace(
 	return 0, uncertainError{failure} // another client has changed the object since
 }
 
-// DeleteUnreadable deletes a path whose value cannot be decrypted or decoded, whatever its revision. It reads the
-// revision and deletes on the condition that it is unchanged, because kine supports no unconditional deletion.
-func (s *Store) DeleteUnreadable(ctx context.Context, path string) error {
-	for {
-		began := s.metrics.start()
-		found, err := s.get(ctx, s.Key(path), clientv3.WithKeysOnly())
-		s.metrics.observe(ctx, "get", path, began, err)
-		if err != nil {
-			return fmt.Errorf("delete %s: %w", path, classify(err))
-		}
-		if len(found.Kvs) == 0 {
-			return fmt.Errorf("delete %s: %w", path, ErrNotFound)
-		}
-		began = s.metrics.start()
-		current := []clientv3.Cmp{s.at(path, found.Kvs[0].ModRevision)}
-		response, err := s.commit(ctx, current, clientv3.OpDelete(s.Key(path)),
-			clientv3.OpGet(s.Key(path), clientv3.WithKeysOnly()))
-		s.metrics.observe(ctx, "delete", path, began, err)
-		if err != nil {
-			return fmt.Errorf("delete %s: %w", path, classifyWrite(err))
-		}
-		if response.Succeeded {
-			return nil
-		}
+// DeleteUnreadable deletes a path whose ModRevision is expected and whose value cannot be decrypted or decoded. It
+// reports whether the path had that revision. Unlike Delete, it does not read the current value after a conflict,
+// because that value may be unreadable too.
+func (s *Store) DeleteUnreadable(ctx context.Context, path string, expected int64) (deleted bool, err error) {
+	began := s.metrics.start()
+	current := []clientv3.Cmp{s.at(path, expected)}
+	response, err := s.commit(ctx, current, clientv3.OpDelete(s.Key(path)),
+		clientv3.OpGet(s.Key(path), clientv3.WithKeysOnly()))
+	s.metrics.observe(ctx, "delete", path, began, err)
+	if err != nil {
+		return false, fmt.Errorf("delete %s: %w", path, classifyWrite(err))
 	}
+	return response.Succeeded, nil
 }
 
 // at returns the condition that the ModRevision of a path is revision; 0: the path does not exist.

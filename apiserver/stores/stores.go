@@ -138,6 +138,9 @@ func (s *Stores) createStores(o Options) {
 	for _, l := range s.locations() {
 		l.Store = storage.New(l.Client, s.config.Etcd.Prefix)
 		l.Store.Encrypt(encryption)
+		if utilfeature.DefaultFeatureGate.Enabled(features.EtcdRangeStream) {
+			l.Store.StreamLists(s.clock)
+		}
 		l.Store.ShareLeases(int64(s.config.Etcd.LeaseReuseSeconds))
 		l.Caches = watchcache.New(l.Store, watchcache.Options{
 			Clock: s.clock, Logger: s.logger.WithName("watchcache"), Checks: consistencyInterval(),

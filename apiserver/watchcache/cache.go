@@ -121,12 +121,12 @@ func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) 
 	}
 	if snapshot := c.now(); snapshot != nil && snapshot.revision >= atLeast {
 		if atLeast > 0 {
-			c.stats.waits.buckets[0].Add(1) // counted as a wait of 0, without reading the clock
+			c.stats.waits.observe(0, waitBuckets) // without reading the clock
 		}
 		return snapshot, nil
 	}
 	began := c.caches.clock.Now()
-	defer func() { c.stats.waits.observe(c.caches.clock.Since(began)) }()
+	defer func() { c.stats.waits.observe(c.caches.clock.Since(began), waitBuckets) }()
 	timeout := c.caches.clock.NewTimer(freshWait)
 	defer timeout.Stop()
 	for {

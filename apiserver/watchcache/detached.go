@@ -17,6 +17,9 @@ func (c *Cache) Detached(v storage.Value) *Entry {
 
 // detached retires an entry that no other goroutine has yet, so that its encodings are not kept.
 func detached(e *Entry) *Entry {
-	e.retired = true // needs no lock: no other goroutine has the entry yet
+	e.retired, e.detached = true, true // needs no lock: no other goroutine has the entry yet
 	return e
 }
+
+// KeepsEncodings reports whether the entry keeps encodings for other requests. A detached entry does not.
+func (e *Entry) KeepsEncodings() bool { return !e.detached }

@@ -25,6 +25,8 @@ type encodings struct {
 	// retired is set when holders drops to 0; in detached entries it is always set. While it is set, new encodings are
 	// not kept. Guarded by budget.mu.
 	retired bool
+	// detached is set in the encodings of detached entries, and never changes.
+	detached bool
 }
 
 // keptEncoding is one encoding. once runs its encode function in the first caller that needs it; concurrent callers

@@ -13,7 +13,8 @@ import (
 type labelSet struct {
 	key     string
 	set     labels.Set
-	entries int // number of entries that have acquired the set and not released it
+	entries int    // number of entries that have acquired the set and not released it
+	number  uint32 // spreads sets over the slots of KnownLabels; it need not be unique
 }
 
 // labelSets keeps one copy of each distinct set of labels of a collection: most objects have the same labels as
@@ -21,6 +22,7 @@ type labelSet struct {
 type labelSets struct {
 	mu   sync.Mutex
 	sets map[string]*labelSet
+	made uint32 // number of the latest set; it may wrap around
 }
 
 // acquire returns the shared copy of a set of labels, nil for an empty set. The caller releases it.
@@ -37,6 +39,8 @@ func (l *labelSets) acquire(set map[string]string) *labelSet {
 		for name, value := range set {
 			shared.set[unique.Make(name).Value()] = unique.Make(value).Value()
 		}
+		l.made++
+		shared.number = l.made
 		l.sets[key] = shared
 	}
 	shared.entries++
@@ -54,6 +58,29 @@ func (l *labelSets) release(shared *labelSet) {
 	if shared.entries--; shared.entries == 0 {
 		delete(l.sets, shared.key)
 	}
+}
+
+// KnownLabels remembers which sets of labels a selector has selected, so that a scan of many entries with few different
+// sets evaluates the selector once for each. It must be used by one goroutine, with one selector. A nil *KnownLabels
+// remembers nothing.
+type KnownLabels struct {
+	// slots has the latest set for each remainder of its number.
+	slots [256]struct {
+		set      *labelSet
+		selected bool
+	}
+}
+
+// Selects reports whether the selector selects the labels of an entry.
+func (k *KnownLabels) Selects(selector labels.Selector, e *Entry) bool {
+	if k == nil || e.labels == nil {
+		return selector.Matches(e.Labels())
+	}
+	slot := &k.slots[e.labels.number%uint32(len(k.slots))]
+	if slot.set != e.labels {
+		slot.set, slot.selected = e.labels, selector.Matches(e.labels.set)
+	}
+	return slot.selected
 }
 
 // labelKey returns a key that is unique to a set of labels: '=' and ',' cannot occur in their names and values.

@@ -7,7 +7,7 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// pageSize is the number of objects per request to the store while a collection is listed.
+// pageSize is the number of objects per request to the store while a collection is listed without a stream.
 const pageSize = 10_000
 
 // load starts a goroutine that lists the collection as soon as Run has opened the watch stream.
@@ -22,12 +22,17 @@ func (c *Cache) fetch(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+	began := c.caches.clock.Now()
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		done, err := c.fetchOnce(ctx)
+		if done {
+			c.stats.loads.observe(c.caches.clock.Since(began), loadBuckets)
+		}
 		if done || ctx.Err() != nil {
 			return
 		}
 		if err != nil {
+			c.stats.failures.Add(1)
 			c.caches.log.Error(err, "Could not read a collection; retrying", "path", c.path)
 			c.caches.sleep(ctx, backoff)
 		}
@@ -78,9 +83,8 @@ func (c *Cache) begin() (epoch int, ok bool) {
 // so far, whose labels the caller must release.
 func (c *Cache) list(ctx context.Context) ([]*Entry, int64, error) {
 	var entries []*Entry
-	options := storage.ListOptions{Limit: pageSize}
-	for {
-		page, err := c.caches.store.List(ctx, c.prefix, options)
+	var revision int64
+	for page, err := range c.caches.store.Pages(ctx, c.prefix, storage.ListOptions{PageSize: pageSize}) {
 		if err != nil {
 			return entries, 0, err
 		}
@@ -89,13 +93,10 @@ func (c *Cache) list(ctx context.Context) ([]*Entry, int64, error) {
 		for _, value := range page.Values {
 			entries = append(entries, c.entryOf(value))
 		}
-		if !page.More || len(page.Values) == 0 {
-			c.CountStoredList(len(entries), 0, len(entries))
-			return entries, page.Revision, nil
-		}
-		options.Revision = page.Revision
-		options.From = page.Values[len(page.Values)-1].Path + "\x00"
+		revision = page.Revision
 	}
+	c.CountStoredList(len(entries), 0, len(entries))
+	return entries, revision, nil
 }
 
 // install replaces the state of the cache by a list of the collection at a revision and the events buffered since.

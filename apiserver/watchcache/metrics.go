@@ -3,10 +3,11 @@ package watchcache
 import (
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // stats has the values of one cache's metrics.
@@ -18,13 +19,16 @@ type stats struct {
 	dispatched      atomic.Int64
 	initializations atomic.Int64
 	terminated      atomic.Int64
-	waits           waits
+	failures        atomic.Int64 // initializations that failed
+	waits           histogram    // times for which readers waited for a revision
+	loads           histogram    // durations of initializations
 
 	// consistentReads counts the calls of Latest that succeeded, laggingReads those that failed because the cache
 	// lagged, and failedReads those that failed for another reason.
 	consistentReads, laggingReads, failedReads atomic.Int64
 	initial                                    atomic.Int64 // objects that watches have sent as initial events
 	fromCache, fromStorage                     listStats
+	shards                                     shardStats
 	// consistent, inconsistent and inconclusive count the consistency checks by result.
 	consistent, inconsistent, inconclusive atomic.Int64
 }
@@ -41,38 +45,6 @@ func (s *listStats) add(fetched, evaluated, returned int) {
 	s.returned.Add(int64(returned))
 }
 
-// waitBounds has the upper bounds of the buckets of waits.
-var waitBounds = [...]time.Duration{
-	5 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond,
-	400 * time.Millisecond, 600 * time.Millisecond, 800 * time.Millisecond, time.Second, 1250 * time.Millisecond,
-	1500 * time.Millisecond, 2 * time.Second, 3 * time.Second,
-}
-
-// waits is a histogram of the times for which readers waited for a revision.
-type waits struct {
-	buckets [len(waitBounds) + 1]atomic.Int64
-	sum     atomic.Int64 // nanoseconds
-}
-
-func (w *waits) observe(duration time.Duration) {
-	bucket := 0
-	for bucket < len(waitBounds) && duration > waitBounds[bucket] {
-		bucket++
-	}
-	w.buckets[bucket].Add(1)
-	w.sum.Add(int64(duration))
-}
-
-// read returns the arguments of prometheus.MustNewConstHistogram.
-func (w *waits) read() (count uint64, sum float64, buckets map[float64]uint64) {
-	buckets = make(map[float64]uint64, len(waitBounds))
-	for i, bound := range waitBounds {
-		count += uint64(w.buckets[i].Load())
-		buckets[bound.Seconds()] = count
-	}
-	return count + uint64(w.buckets[len(waitBounds)].Load()), time.Duration(w.sum.Load()).Seconds(), buckets
-}
-
 // CountList counts a list that the cache has served.
 func (c *Cache) CountList(fetched, returned int) { c.stats.fromCache.add(fetched, 0, returned) }
 
@@ -86,11 +58,13 @@ type collector struct {
 	all []*Caches
 
 	objects, objectsByGroup, size, capacity, watchers, revision             *prometheus.Desc
+	failures, loads                                                         *prometheus.Desc
 	storageEvents, received, dispatched, initializations, terminated, waits *prometheus.Desc
 	checks, initial, consistent                                             *prometheus.Desc
 	cacheLists, cacheFetched, cacheReturned                                 *prometheus.Desc
 	storageLists, storageFetched, storageEvaluated, storageReturned         *prometheus.Desc
 	encodings, encodedBytes, evictions                                      *prometheus.Desc
+	shards                                                                  *shardDescriptions
 }
 
 var resourceLabels = []string{"group", "resource"}
@@ -106,6 +80,7 @@ func newCollector(all []*Caches) *collector {
 	}
 	overall := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, "[ALPHA] "+help, nil, nil) }
 	const cache, lists, storage = "apiserver_watch_cache_", "apiserver_cache_list_", "apiserver_storage_list_"
+	const deprecated = "(Deprecated since 1.37.0) "
 	const count = "Number of stored objects at the time of last check split by kind. " +
 		"In case of a fetching error, the value will be -1."
 	return &collector{
@@ -125,6 +100,10 @@ func newCollector(all []*Caches) *collector {
 			"Counter of events dispatched in watch cache broken by resource type."),
 		initializations: perResource(cache+"initializations_total",
 			"Counter of watch cache initializations broken by resource type."),
+		failures: perResource(cache+"initialization_errors_total",
+			"Counter of watch cache initialization errors broken by resource type."),
+		loads: perResource(cache+"initialization_duration_seconds",
+			"Histogram of watch cache initialization duration in seconds, broken by resource type."),
 		terminated: perResource("apiserver_terminated_watchers_total",
 			"Counter of watchers closed due to unresponsiveness broken by resource type."),
 		checks: perResource("apiserver_storage_consistency_checks_total",
@@ -135,18 +114,18 @@ func newCollector(all []*Caches) *collector {
 			"Counter of init events processed in watch cache broken by resource type."),
 		consistent: perResource(cache+"consistent_read_total", "Counter for consistent reads from cache.",
 			"success", "fallback"),
-		cacheLists: perResource(lists+"total", "Number of LIST requests served from watch cache", "index"),
+		cacheLists: perResource(lists+"total", deprecated+"Number of LIST requests served from watch cache", "index"),
 		cacheFetched: perResource(lists+"fetched_objects_total",
-			"Number of objects read from watch cache in the course of serving a LIST request", "index"),
+			deprecated+"Number of objects read from watch cache in the course of serving a LIST request", "index"),
 		cacheReturned: perResource(lists+"returned_objects_total",
-			"Number of objects returned for a LIST request from watch cache"),
-		storageLists: perResource(storage+"total", "Number of LIST requests served from storage"),
+			deprecated+"Number of objects returned for a LIST request from watch cache"),
+		storageLists: perResource(storage+"total", "Number of LIST requests served from storage", "storage", "index"),
 		storageFetched: perResource(storage+"fetched_objects_total",
-			"Number of objects read from storage in the course of serving a LIST request"),
+			"Number of objects read from storage in the course of serving a LIST request", "storage", "index"),
 		storageEvaluated: perResource(storage+"evaluated_objects_total",
-			"Number of objects tested in the course of serving a LIST request from storage"),
+			"Number of objects tested in the course of serving a LIST request from storage", "storage"),
 		storageReturned: perResource(storage+"returned_objects_total",
-			"Number of objects returned for a LIST request from storage"),
+			"Number of objects returned for a LIST request from storage", "storage"),
 		watchers: perResource(cache+"watchers", "Number of watchers."),
 		revision: perResource(cache+"resource_version", "Current resource version of watch cache broken by resource type. "+
 			"This is truncated to the 15 least significant digits."),
@@ -154,6 +133,7 @@ func newCollector(all []*Caches) *collector {
 		encodedBytes: overall(cache+"encoded_bytes", "Memory of the encodings in the watch cache, in bytes."),
 		evictions: overall(cache+"encoding_evictions_total",
 			"Number of encodings evicted to stay within the budget."),
+		shards: describeShards(perResource),
 	}
 }
 
@@ -206,9 +186,11 @@ func (c *collector) collectCache(cache *Cache, out chan<- prometheus.Metric) {
 	counter(c.initializations, s.initializations.Load())
 	counter(c.terminated, s.terminated.Load())
 	counter(c.initial, s.initial.Load())
-	if count, sum, buckets := s.waits.read(); count > 0 {
-		out <- prometheus.MustNewConstHistogram(c.waits, count, sum, buckets, labels...)
+	if failures := s.failures.Load(); failures > 0 {
+		counter(c.failures, failures)
 	}
+	s.waits.collect(c.waits, out, labels...)
+	s.loads.collect(c.loads, out, labels...)
 	for status, count := range map[string]int64{
 		"success": s.consistent.Load(), "failure": s.inconsistent.Load(), "error": s.inconclusive.Load(),
 	} {
@@ -216,18 +198,34 @@ func (c *collector) collectCache(cache *Cache, out chan<- prometheus.Metric) {
 			counter(c.checks, count, status)
 		}
 	}
+	c.shards.collect(&s.shards, gauge, counter)
 	c.collectReads(s, counter)
 }
 
 // revisionModulus truncates revisions to 15 digits, which a float64 represents exactly.
 const revisionModulus = 1e15
 
+// outcome is the number of consistent reads with the same labels.
+type outcome struct {
+	count             *atomic.Int64
+	success, fallback string
+}
+
+// SkipsFallback reports whether the feature gate ConsistentListFromCacheSkipTimeoutFallback is enabled: a consistent
+// list whose cache lags fails instead of reading from the store.
+func SkipsFallback() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.ConsistentListFromCacheSkipTimeoutFallback)
+}
+
 // collectReads exports the counters of reads that are not 0.
 func (c *collector) collectReads(s *stats, counter func(*prometheus.Desc, int64, ...string)) {
-	for _, outcome := range []struct {
-		count             *atomic.Int64
-		success, fallback string
-	}{{&s.consistentReads, "true", "false"}, {&s.laggingReads, "true", "true"}, {&s.failedReads, "false", "false"}} {
+	lagging := outcome{&s.laggingReads, "true", "true"}
+	if SkipsFallback() {
+		lagging.success, lagging.fallback = "false", "skipped"
+	}
+	for _, outcome := range []outcome{
+		{&s.consistentReads, "true", "false"}, lagging, {&s.failedReads, "false", "false"},
+	} {
 		if count := outcome.count.Load(); count > 0 {
 			counter(c.consistent, count, outcome.success, outcome.fallback)
 		}
@@ -238,10 +236,12 @@ func (c *collector) collectReads(s *stats, counter func(*prometheus.Desc, int64,
 		counter(c.cacheFetched, s.fromCache.fetched.Load(), index)
 		counter(c.cacheReturned, s.fromCache.returned.Load())
 	}
-	if lists := s.fromStorage.lists.Load(); lists > 0 {
-		counter(c.storageLists, lists)
-		counter(c.storageFetched, s.fromStorage.fetched.Load())
-		counter(c.storageEvaluated, s.fromStorage.evaluated.Load())
-		counter(c.storageReturned, s.fromStorage.returned.Load())
+	for storage, of := range map[string]*listStats{"etcd": &s.fromStorage, "watchcache": &s.fromCache} {
+		if lists := of.lists.Load(); lists > 0 {
+			counter(c.storageLists, lists, storage, index)
+			counter(c.storageFetched, of.fetched.Load(), storage, index)
+			counter(c.storageEvaluated, of.evaluated.Load(), storage)
+			counter(c.storageReturned, of.returned.Load(), storage)
+		}
 	}
 }

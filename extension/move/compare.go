@@ -51,10 +51,15 @@ func digestOf(direction Direction, object *unstructured.Unstructured) (digest, e
 	}
 	return digest{
 		content: sha256.Sum256(encoded), uid: object.GetUID(), revision: object.GetResourceVersion(),
-		managed: slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
-			return entry.Manager == manager
-		}),
+		managed: isManaged(object),
 	}, nil
+}
+
+// isManaged reports whether the move is a field manager of an object.
+func isManaged(object *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.Manager == manager
+	})
 }
 
 // key returns the namespace and name of an object as namespace/name, or only the name without a namespace.

@@ -194,6 +194,13 @@ func (m *Mover) writeToHost(
 	if len(source.GetManagedFields()) == 0 {
 		stored.SetManagedFields([]metav1.ManagedFieldsEntry{{}}) // removes all; without an entry the server keeps them
 	}
+	stored, err = at.Update(ctx, stored, metav1.UpdateOptions{FieldManager: manager})
+	if err != nil || !isManaged(stored) {
+		return err
+	}
+	// Since Kubernetes 1.37, a host that cannot use the managed fields in a write keeps the managed fields of the
+	// stored object, here the entry of the move's first write. A list with one empty entry removes all managed fields.
+	stored.SetManagedFields([]metav1.ManagedFieldsEntry{{}})
 	_, err = at.Update(ctx, stored, metav1.UpdateOptions{FieldManager: manager})
 	return err
 }

@@ -388,8 +388,19 @@ func TestValidate(t *testing.T) {
 func TestPodHasThePreviousVersion(t *testing.T) {
 	cluster := demo(nil)
 	replica := Replica{Name: "demo-3", Endpoints: []string{ClientURL(cluster, "demo-0")}}
-	for _, version := range []string{"", "v1.36.3"} {
-		cluster.Status.Version = version
+	for _, test := range []struct{ version, effective, emulated, want string }{
+		{},
+		{version: "v1.37.2", want: "v1.37.2"},
+		{version: "v1.37.2", effective: "v1.36.0", want: "v1.37.2"}, // the next pod serves 1.37
+		{version: "v1.37.2", effective: "v1.36.0", emulated: "1.36", want: "v1.36.0"},
+		{version: "v1.37.2", effective: "v1.37.0", emulated: "1.36", want: "v1.37.0"},
+		{version: "v1.36.3", emulated: "1.36", want: "v1.36.3"}, // the former operator has not stored the effective version
+	} {
+		cluster.Status.Version, cluster.Status.EffectiveVersion = test.version, test.effective
+		cluster.Spec.ExtraArgs = map[string]string{}
+		if test.emulated != "" {
+			cluster.Spec.ExtraArgs["emulated-version"] = test.emulated
+		}
 		pod, err := Pod(cluster, "quorate:1", replica, "")
 		if err != nil {
 			t.Fatal(err)
@@ -400,8 +411,8 @@ func TestPodHasThePreviousVersion(t *testing.T) {
 				got = variable.Value
 			}
 		}
-		if got != version {
-			t.Errorf("%s is %q, want %q", config.PreviousVersionVariable, got, version)
+		if got != test.want {
+			t.Errorf("%+v: %s is %q", test, config.PreviousVersionVariable, got)
 		}
 	}
 }

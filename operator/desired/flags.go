@@ -96,6 +96,8 @@ func setCluster(c *config.Config, cluster *v1alpha1.ApiServerCluster) {
 	c.Authentication.RequestHeaderExtraPrefix = []string{"X-Remote-Extra-"}
 	c.API.ProxyClientCertFile, c.API.ProxyClientKeyFile =
 		mounted("front-proxy-client.crt"), mounted("front-proxy-client.key")
+	// Replicas of different versions serve different resources, and forward requests to each other.
+	c.Peers.CAFile = mounted("serving-ca.crt")
 	c.Authentication.ServiceAccountIssuers = []string{issuer}
 	c.Authentication.ServiceAccountKeyFiles = []string{mounted("service-account.pub")}
 	c.Authentication.ServiceAccountSigningKey = mounted("service-account.key")

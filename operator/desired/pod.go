@@ -166,13 +166,27 @@ func podAddress() corev1.EnvVar {
 // member. Images of releases that do not know a variable ignore it.
 func environment(cluster *v1alpha1.ApiServerCluster, replica Replica) []corev1.EnvVar {
 	variables := []corev1.EnvVar{podAddress()}
-	if version := cluster.Status.Version; version != "" {
+	if version := previousVersion(cluster); version != "" {
 		variables = append(variables, corev1.EnvVar{Name: config.PreviousVersionVariable, Value: version})
 	}
 	if replica.Member {
 		variables = append(variables, corev1.EnvVar{Name: config.MemberRecordVariable, Value: replica.record()})
 	}
 	return variables
+}
+
+// emulatedVersion is the flag of spec.extraArgs that holds an upgrade back.
+const emulatedVersion = "emulated-version"
+
+// previousVersion returns the Kubernetes version below which the cluster must not go back. If the spec emulates a
+// version, that is the newest version that the API servers have served, so that an image of that version can be set
+// again. Without an emulated version it is the version of the API servers, even if no replica without the flag has
+// been observed yet.
+func previousVersion(cluster *v1alpha1.ApiServerCluster) string {
+	if cluster.Spec.ExtraArgs[emulatedVersion] != "" && cluster.Status.EffectiveVersion != "" {
+		return cluster.Status.EffectiveVersion
+	}
+	return cluster.Status.Version
 }
 
 // record returns the value of config.MemberRecordVariable.

@@ -88,19 +88,24 @@ func checkProtectedContainer(before, after *corev1.Container) error {
 		}
 	}
 	for _, mount := range after.VolumeMounts {
-		if !slices.Contains(before.VolumeMounts, mount) && overlapsOperatorDirectory(mount.MountPath) {
+		if !containsMount(before.VolumeMounts, mount) && overlapsOperatorDirectory(mount.MountPath) {
 			errs = append(errs,
 				fmt.Errorf("spec.containers[%s].volumeMounts[%s]: the directory %s", ServerContainer,
 					mount.MountPath, setByOperator))
 		}
 	}
 	for _, mount := range before.VolumeMounts {
-		if !slices.Contains(after.VolumeMounts, mount) {
+		if !containsMount(after.VolumeMounts, mount) {
 			errs = append(errs,
 				fmt.Errorf("spec.containers[%s].volumeMounts[%s] %s", ServerContainer, mount.MountPath, setByOperator))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// containsMount reports whether mounts has a mount that is equal to the given one in all fields.
+func containsMount(mounts []corev1.VolumeMount, mount corev1.VolumeMount) bool {
+	return slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool { return equality.Semantic.DeepEqual(m, mount) })
 }
 
 // fieldsOf returns two objects as JSON objects.

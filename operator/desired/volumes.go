@@ -70,6 +70,7 @@ func certificateSources(cluster *v1alpha1.ApiServerCluster, replica Replica) []c
 			leafSource(cluster, "front-proxy-client"),
 			authoritySource(cluster, ClientDomain),
 			authoritySource(cluster, FrontProxyDomain),
+			authoritySource(cluster, ServingDomain),
 			source(SecretName(cluster, ServiceAccountSecret),
 				item(ServiceAccountPublicKey, ServiceAccountPublicKey), item(ServiceAccountPrivateKey, ServiceAccountPrivateKey)))
 	}

@@ -250,22 +250,35 @@ func TestVersion(t *testing.T) {
 	for i, test := range []struct {
 		name, host, body string
 		authority        []byte
-		want, err        string
+		want             Versions
+		err              string
 	}{
-		{"ready", "demo.ns.svc", `{"major": "1", "gitVersion": "v1.36.3"}`, certificates.servers.Trusted(), "v1.36.3", ""},
-		{"other name", "other.ns.svc", `{}`, certificates.servers.Trusted(), "", "request the version: "},
-		{"other authority", "demo.ns.svc", `{}`, certificates.clients.Trusted(), "", "request the version: "},
-		{"another program", "demo.ns.svc", "<html>", certificates.servers.Trusted(), "", "read the version: "},
-		{"no authority yet", "demo.ns.svc", `{}`, nil, "", ""},
+		{
+			"ready", "demo.ns.svc", `{"major": "1", "minor": "37", "gitVersion": "v1.37.2"}`, certificates.servers.Trusted(),
+			Versions{"v1.37.2", "v1.37.0"}, "",
+		},
+		{
+			"emulation", "demo.ns.svc",
+			`{"major": "1", "minor": "37", "emulationMajor": "1", "emulationMinor": "36", "gitVersion": "v1.37.2"}`,
+			certificates.servers.Trusted(), Versions{"v1.37.2", "v1.36.0"}, "",
+		},
+		{
+			"only a version of git", "demo.ns.svc", `{"gitVersion": "v1.36.3"}`, certificates.servers.Trusted(),
+			Versions{"v1.36.3", "v1.36.3"}, "",
+		},
+		{"other name", "other.ns.svc", `{}`, certificates.servers.Trusted(), Versions{}, "request the version: "},
+		{"other authority", "demo.ns.svc", `{}`, certificates.clients.Trusted(), Versions{}, "request the version: "},
+		{"another program", "demo.ns.svc", "<html>", certificates.servers.Trusted(), Versions{}, "read the version: "},
+		{"no authority yet", "demo.ns.svc", `{}`, nil, Versions{}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			pod := memberPod("demo-0", "")
 			pod.Status.PodIP = fmt.Sprintf("127.90.%d.1", i)
 			certificates.serveReplica(t, pod.Status.PodIP, false, respond(t, "/version", http.StatusOK, test.body))
 			s := &State{Cluster: demo(), Pods: []corev1.Pod{pod}}
-			got, err := s.Version(t.Context(), test.authority, test.host)
+			got, err := s.Versions(t.Context(), test.authority, test.host)
 			if got != test.want || (err == nil) != (test.err == "") || err != nil && !strings.HasPrefix(err.Error(), test.err) {
-				t.Errorf("got %q, %v, want %q, %q", got, err, test.want, test.err)
+				t.Errorf("got %v, %v, want %v, %q", got, err, test.want, test.err)
 			}
 		})
 	}
@@ -280,8 +293,8 @@ func TestRefusedVersion(t *testing.T) {
 	certificates.serveReplica(t, pod.Status.PodIP, false, respond(t, "/version", http.StatusUnauthorized,
 		`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "Unauthorized", "code": 401}`))
 	s := &State{Cluster: demo(), Pods: []corev1.Pod{pod}}
-	got, err := s.Version(t.Context(), certificates.servers.Trusted(), "demo.ns.svc")
-	if got != "" || err == nil || err.Error() != "request the version: 401 Unauthorized" {
+	got, err := s.Versions(t.Context(), certificates.servers.Trusted(), "demo.ns.svc")
+	if got != (Versions{}) || err == nil || err.Error() != "request the version: 401 Unauthorized" {
 		t.Errorf("got %q, %v", got, err)
 	}
 }

@@ -366,12 +366,12 @@ func TestReadyReplicas(t *testing.T) {
 	}
 }
 
-func TestVersionWithoutAReadyReplica(t *testing.T) {
+func TestVersionsWithoutAReadyReplica(t *testing.T) {
 	unready := memberPod("demo-0", "")
 	unready.Status.Conditions[0].Status = corev1.ConditionFalse
 	s := &State{Cluster: demo(), Pods: []corev1.Pod{unready}}
-	if got, err := s.Version(t.Context(), nil, "demo.ns.svc"); got != "" || err != nil {
-		t.Errorf("Version(): %q, error %v, want neither", got, err)
+	if got, err := s.Versions(t.Context(), nil, "demo.ns.svc"); got != (Versions{}) || err != nil {
+		t.Errorf("Versions(): %v, error %v, want neither", got, err)
 	}
 }
 

@@ -281,14 +281,14 @@ func (r *Reconciler) change(
 func (r *Reconciler) inspect(ctx context.Context, o *outcome.Outcome, in members.Input) {
 	idle := o.Input.Action.Kind == membership.Wait && o.Input.Action.Reason == ""
 	if idle && !r.Checks.VersionKnown(in.State) {
-		version, err := in.State.Version(ctx, in.Credentials.Roots(), in.Credentials.ServerName)
-		if version != "" {
+		versions, err := in.State.Versions(ctx, in.Credentials.Roots(), in.Credentials.ServerName)
+		if versions.Reported != "" {
 			r.Checks.VersionRead(in.State)
 		}
 		if err != nil {
 			ctrl.LoggerFrom(ctx).V(1).Info("Version of the API servers is unknown", "reason", err.Error())
 		}
-		o.Input.Version = version
+		o.Input.Versions = versions
 	}
 	names, due, err := members.WithoutEtcd(ctx, in.State, in.Credentials, o.Input.Now)
 	if o.Done(ctx, "external etcd", err) {

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
@@ -66,7 +67,7 @@ type Input struct {
 	Schedules   []Schedule // the backup schedules of the cluster
 	Deletion    *Wait      // why a requested deletion waits; nil: none was requested
 	VolumeErr   error      // why volumes cannot be expanded
-	Version     string
+	Versions    observed.Versions
 	Endpoint    string
 	Now         time.Time
 }
@@ -108,10 +109,24 @@ func set(next *v1alpha1.ApiServerClusterStatus, condition metav1.Condition, now 
 	meta.SetStatusCondition(&next.Conditions, condition)
 }
 
+// newest returns the newer of two versions. A text that is not a semantic version, such as "", counts as older than
+// every version.
+func newest(a, b string) string {
+	first, err := version.ParseSemantic(a)
+	if err != nil {
+		return b
+	}
+	if second, err := version.ParseSemantic(b); err == nil && first.LessThan(second) {
+		return b
+	}
+	return a
+}
+
 func fill(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1.ApiServerCluster, in Input) {
 	s := in.State
 	next.Image, next.Endpoint = s.Image, cmp.Or(in.Endpoint, next.Endpoint)
-	next.Version = cmp.Or(in.Version, next.Version)
+	next.Version = cmp.Or(in.Versions.Reported, next.Version)
+	next.EffectiveVersion = newest(in.Versions.Effective, next.EffectiveVersion)
 	next.Selector = desired.Selector(cluster).String()
 	next.Replicas, next.ReadyReplicas = int32(len(s.Pods)), int32(s.ReadyReplicas())
 	next.Ready = fmt.Sprintf("%d/%d", next.ReadyReplicas, cluster.ReplicaCount())

@@ -323,6 +323,27 @@ func TestFields(t *testing.T) {
 	}
 }
 
+// TestEffectiveVersion checks that the effective version only becomes newer: a cluster that has served an API stays
+// marked after a later emulation of an older version.
+func TestEffectiveVersion(t *testing.T) {
+	cluster, in := healthy()
+	for _, step := range []struct{ reported, effective, wantVersion, wantEffective string }{
+		{"v1.36.3", "v1.36.0", "v1.36.3", "v1.36.0"},
+		{"v1.37.2", "v1.36.0", "v1.37.2", "v1.36.0"},
+		{"v1.36.3", "v1.36.0", "v1.36.3", "v1.36.0"}, // back
+		{"v1.37.2", "v1.37.0", "v1.37.2", "v1.37.0"},
+		{"", "", "v1.37.2", "v1.37.0"}, // no replica is ready
+		{"v1.37.2", "v1.36.0", "v1.37.2", "v1.37.0"},
+		{"custom", "custom", "custom", "v1.37.0"},
+	} {
+		in.Versions = observed.Versions{Reported: step.reported, Effective: step.effective}
+		cluster.Status = Compute(cluster, in)
+		if got := cluster.Status; got.Version != step.wantVersion || got.EffectiveVersion != step.wantEffective {
+			t.Errorf("%+v: got %s, effective %s", step, got.Version, got.EffectiveVersion)
+		}
+	}
+}
+
 // TestMembersOfAHibernatedCluster checks that members are kept, and that a member that starts late does not count as
 // unhealthy for the whole time.
 func TestMembersOfAHibernatedCluster(t *testing.T) {

@@ -85,12 +85,16 @@ func encode(t *testing.T, value any) string {
 func TestDeployment(t *testing.T) {
 	csv, _, _ := generated(t)
 	text := encode(t, csv.Object["spec"].(map[string]any)["install"])
+	tag, err := manifest.Tag("../..", "1.2.3")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for want, times := range map[string]int{
 		`"--namespaces=$(WATCH_NAMESPACE)"`:                          1,
 		`"fieldPath":"metadata.annotations['olm.targetNamespaces']"`: 1,
-		`"quorate:v1.2.3"`:                        2,
-		`"serviceAccountName":"quorate-operator"`: 3,
-		`quorate:latest`:                          0,
+		`"quorate:v` + tag + `"`:                                     2,
+		`"serviceAccountName":"quorate-operator"`:                    3,
+		`quorate:latest`:                                             0,
 	} {
 		if got := strings.Count(text, want); got != times {
 			t.Errorf("%s occurs %d times, want %d", want, got, times)

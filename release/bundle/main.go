@@ -35,7 +35,8 @@ type release struct {
 func main() {
 	var r release
 	flag.StringVar(&r.root, "root", ".", "Directory of the repository.")
-	flag.StringVar(&r.image, "image", "", "Image of the operator and the API servers. Default: quorate:v and the version.")
+	flag.StringVar(&r.image, "image", "",
+		"Image of the operator and the API servers. Default: quorate with the tag of the version.")
 	flag.StringVar(&r.bundleImage, "bundle-image", "",
 		"Image of the bundle, for the catalog. Default: quorate-bundle:v and the version.")
 	flag.StringVar(&r.replaces, "replaces", "", "Name of the ClusterServiceVersion that this one replaces.")
@@ -72,7 +73,11 @@ func (r *release) complete() error {
 		}
 		r.version = version
 	}
-	r.image = cmp.Or(r.image, "quorate:v"+r.version)
+	tag, err := manifest.Tag(r.root, r.version)
+	if err != nil {
+		return err
+	}
+	r.image = cmp.Or(r.image, "quorate:v"+tag)
 	r.bundleImage = cmp.Or(r.bundleImage, "quorate-bundle:v"+r.version)
 	return nil
 }

@@ -123,9 +123,13 @@ func TestValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tag, err := manifest.Tag(root, version)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, want := range []string{
 		"--namespaces=a,b", "--v=1", "priorityClassName: high", "disk: ssd", "key: control-plane", "team: a",
-		"image: quorate:v" + version,
+		"image: quorate:v" + tag,
 	} {
 		if !strings.Contains(string(deployment), want) {
 			t.Errorf("the Deployment has no %q:\n%s", want, deployment)

@@ -11,15 +11,19 @@ import (
 	"quorate.dev/release/manifest"
 )
 
-// copyManifests copies the manifests and VERSION to a new directory, in which the test may change them.
+// copyManifests copies the manifests and writes versions to a new directory, in which the test may change them.
 func copyManifests(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
 	if err := os.CopyFS(filepath.Join(directory, "manifests"), os.DirFS(filepath.Join(root, "manifests"))); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(directory, "VERSION"), []byte("1.2.3\n"), 0o600); err != nil {
-		t.Fatal(err)
+	for name, text := range map[string]string{
+		"VERSION": "1.2.3\n", "go.mod": "require (\n\tk8s.io/kubernetes v1.37.2\n)\n",
+	} {
+		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return directory
 }
@@ -51,8 +55,8 @@ func TestConditionsNameObjects(t *testing.T) {
 	}
 }
 
-// TestVersion checks that the chart and the application have the version in VERSION, or another one that a release
-// passes.
+// TestVersion checks that the chart has the version in VERSION, or another one that a release passes, and that the
+// version of the application also names Kubernetes.
 func TestVersion(t *testing.T) {
 	manifests := copyManifests(t)
 	for version, want := range map[string]string{"": "1.2.3", "2.0.0-rc.1": "2.0.0-rc.1"} {
@@ -64,7 +68,7 @@ func TestVersion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(string(text), "\nversion: "+want+"\nappVersion: "+want+"\n") {
+		if !strings.Contains(string(text), "\nversion: "+want+"\nappVersion: "+want+"-k8s1.37.2\n") {
 			t.Errorf("got %s, want version %s", text, want)
 		}
 	}

@@ -25,7 +25,7 @@ var written embed.FS
 func main() {
 	root := flag.String("root", ".", "Directory of the repository.")
 	output := flag.String("output", "", "Directory of the chart. Default: charts/quorate of the repository.")
-	version := flag.String("version", "", "Version of the chart and the application. Default: that in the file VERSION.")
+	version := flag.String("version", "", "Version of the chart. Default: that in the file VERSION.")
 	flag.Parse()
 	if *output == "" {
 		*output = filepath.Join(*root, "charts", "quorate")
@@ -60,7 +60,11 @@ func generate(root, version string) (manifest.Directory, error) {
 	if err != nil {
 		return nil, err
 	}
-	chart, err := copyWritten(version)
+	tag, err := manifest.Tag(root, version)
+	if err != nil {
+		return nil, err
+	}
+	chart, err := copyWritten(version, tag)
 	if err != nil {
 		return nil, err
 	}
@@ -105,15 +109,17 @@ func addMonitoring(chart manifest.Directory, root string) error {
 	return nil
 }
 
-func copyWritten(version string) (manifest.Directory, error) {
+// copyWritten returns the files of the chart that are not generated, with the version, and with the tag of the image.
+func copyWritten(version, tag string) (manifest.Directory, error) {
 	chart := manifest.Directory{}
+	values := strings.NewReplacer("appVersion: TAG", "appVersion: "+tag, "VERSION", version)
 	return chart, fs.WalkDir(written, "written", func(file string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
 		text, err := written.ReadFile(file)
 		name := strings.TrimPrefix(file, "written/")
-		chart[name] = []byte(strings.ReplaceAll(string(text), "VERSION", version))
+		chart[name] = []byte(values.Replace(string(text)))
 		return err
 	})
 }

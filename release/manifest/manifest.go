@@ -5,9 +5,11 @@ package manifest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -77,6 +79,33 @@ func Version(root string) (string, error) {
 		return "", err
 	}
 	return strings.TrimSpace(string(text)), nil
+}
+
+// kubernetesRequirement is the line of go.mod with the Kubernetes version.
+var kubernetesRequirement = regexp.MustCompile(`(?m)^\s*k8s\.io/kubernetes v(\S+)$`)
+
+// Kubernetes returns the version of Kubernetes that API servers implement, such as 1.37.2, from the go.mod of the
+// repository at root.
+func Kubernetes(root string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		return "", err
+	}
+	found := kubernetesRequirement.FindSubmatch(text)
+	if found == nil {
+		return "", errors.New("go.mod does not require k8s.io/kubernetes")
+	}
+	return string(found[1]), nil
+}
+
+// Tag returns the tag of a version's commit and image without the prefix v, such as 0.1.0-k8s1.37.2. It names the
+// version of Kubernetes, too. build.sh computes the same tag, with the prefix.
+func Tag(root, version string) (string, error) {
+	kubernetes, err := Kubernetes(root)
+	if err != nil {
+		return "", err
+	}
+	return version + "-k8s" + kubernetes, nil
 }
 
 // Directory is the content of a generated directory: the contents of files by path.

@@ -211,16 +211,3 @@ func FuzzAnswers(f *testing.F) {
 		}
 	})
 }
-
-func TestModule(t *testing.T) {
-	specification := "module k8s.io/kubernetes\n\ngo 1.26.0\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n"
-	if got := goDirective(specification); got != "go 1.26.0" {
-		t.Error(got)
-	}
-	if got := stagingPattern.FindStringSubmatch(specification); len(got) != 2 || got[1] != "k8s.io/api" {
-		t.Error(got)
-	}
-	if versionPattern.MatchString("1.36") || !versionPattern.MatchString("v1.37.0-rc.1") {
-		t.Error("versions are not recognized")
-	}
-}

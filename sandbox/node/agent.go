@@ -38,11 +38,13 @@ import (
 
 // Options configure an Agent.
 type Options struct {
-	Client      kubernetes.Interface // must not have a rate limit
-	Name        string               // name of the Node
-	Directory   string               // absolute path; contains the logs, the folders of Pods and the volumes
-	Network     addresses.Network
-	Executable  string
+	Client     kubernetes.Interface // must not have a rate limit
+	Name       string               // name of the Node
+	Directory  string               // absolute path; contains the logs, the folders of Pods and the volumes
+	Network    addresses.Network
+	Executable string
+	// Images has the executables of containers by image. Containers of other images run Executable.
+	Images      map[string]string
 	Environment []string         // name=value pairs that every process has
 	Table       *endpoints.Table // the Agent updates it
 	Spawner     *process.Spawner

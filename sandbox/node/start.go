@@ -74,9 +74,11 @@ func (w *worker) command(pod *corev1.Pod, u *unit) (process.Command, error) {
 	standard := container.Environment{
 		"HOSTNAME": hostname(pod), "TMPDIR": mounts.Translate("/tmp"), "PATH": os.Getenv("PATH"),
 	}
+	options := w.agent.options
 	return process.Command{
-		Executable: w.agent.options.Executable, Name: command.Name, Args: command.Args, Directory: w.folder, LogFile: u.log,
-		Environment: append(append(standard.List(), w.agent.options.Environment...),
+		Executable: cmp.Or(options.Images[u.spec.Image], options.Executable),
+		Name:       command.Name, Args: command.Args, Directory: w.folder, LogFile: u.log,
+		Environment: append(append(standard.List(), options.Environment...),
 			environment.Localize(mounts, w.podIP).List()...),
 	}, os.MkdirAll(w.folder, 0o700)
 }

@@ -17,7 +17,11 @@ const dependencies = "../../docs/dependencies.md"
 // and validated, and how documents are built. Their versions must be kube-apiserver's, without exception.
 var visible = []string{
 	"github.com/evanphx/json-patch", "github.com/fxamacker/cbor/v2", "github.com/go-openapi/jsonpointer",
-	"github.com/go-openapi/jsonreference", "github.com/go-openapi/swag", "github.com/gogo/protobuf",
+	"github.com/go-openapi/jsonreference", "github.com/go-openapi/swag",
+	"github.com/go-openapi/swag/cmdutils", "github.com/go-openapi/swag/conv", "github.com/go-openapi/swag/fileutils",
+	"github.com/go-openapi/swag/jsonutils", "github.com/go-openapi/swag/loading", "github.com/go-openapi/swag/mangling",
+	"github.com/go-openapi/swag/netutils", "github.com/go-openapi/swag/pools", "github.com/go-openapi/swag/stringutils",
+	"github.com/go-openapi/swag/typeutils", "github.com/go-openapi/swag/yamlutils", "github.com/gogo/protobuf",
 	"github.com/google/cel-go", "github.com/google/gnostic-models", "github.com/json-iterator/go",
 	"github.com/munnerz/goautoneg", "github.com/prometheus/client_golang", "github.com/prometheus/common",
 	"go.yaml.in/yaml/v2", "go.yaml.in/yaml/v3", "google.golang.org/protobuf", "gopkg.in/evanphx/json-patch.v4",

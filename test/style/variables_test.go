@@ -28,6 +28,7 @@ var variables = map[string]string{
 	"apiserver/deflate.writers":         pool,
 	"apiserver/handlers.chunks":         pool,
 	"apiserver/handlers.compressors":    pool,
+	"apiserver/handlers.initials":       pool,
 	"apiserver/authorization/rbac.seed": seed,
 	"apiserver/flowcontrol.seed":        seed,
 	"operator/desired.builtInResources": "it is computed once from client-go's scheme, which does not change",

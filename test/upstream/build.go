@@ -13,9 +13,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
+
+	"quorate.dev/release/kubernetes"
 )
 
 // Prebuilt is the environment variable with a directory of prebuilt binaries. A binary that is not in the directory is
@@ -23,7 +26,7 @@ import (
 const Prebuilt = "QUORATE_GENUINE_DIR"
 
 // kubernetesModule is the module of Kubernetes' binaries.
-const kubernetesModule = "k8s.io/kubernetes"
+const kubernetesModule = kubernetes.Path
 
 // Binary returns the path of the program k8s.io/kubernetes/cmd/NAME. It is built at most once for each module graph and
 // toolchain.
@@ -121,21 +124,19 @@ func prebuilt(name string) (string, bool) {
 	return path, err == nil
 }
 
-// workspace has the directory of this module, and the directory in which its binaries are cached.
+// workspace has the directory of a module, usually this one, and the directory in which its binaries are cached.
 type workspace struct {
 	root  string
 	cache string
+	// flags are additional flags of go build and go list.
+	flags []string
 }
 
 // inspect returns the workspace. It works in every directory of the module.
 func inspect(ctx context.Context) (*workspace, error) {
-	output, err := run(ctx, "", "go", "env", "-json", "GOMOD", "GOVERSION", "CGO_ENABLED", "GOOS", "GOARCH")
+	environment, err := goEnvironment(ctx)
 	if err != nil {
 		return nil, err
-	}
-	var environment map[string]string
-	if err := json.Unmarshal(output, &environment); err != nil {
-		return nil, fmt.Errorf("go env: %w", err)
 	}
 	root := filepath.Dir(environment["GOMOD"])
 	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
@@ -152,6 +153,19 @@ func inspect(ctx context.Context) (*workspace, error) {
 	return &workspace{root: root, cache: cache}, os.MkdirAll(cache, 0o755)
 }
 
+// goEnvironment returns the variables of `go env` that builds depend on.
+func goEnvironment(ctx context.Context) (map[string]string, error) {
+	output, err := run(ctx, "", "go", "env", "-json", "GOMOD", "GOVERSION", "CGO_ENABLED", "GOOS", "GOARCH")
+	if err != nil {
+		return nil, err
+	}
+	var environment map[string]string
+	if err := json.Unmarshal(output, &environment); err != nil {
+		return nil, fmt.Errorf("go env: %w", err)
+	}
+	return environment, nil
+}
+
 // digest returns a hash that is short, but long enough to distinguish the checkouts and toolchains of one user.
 func digest(parts ...[]byte) string {
 	sum := sha256.Sum256(bytes.Join(parts, []byte{0}))
@@ -160,7 +174,8 @@ func digest(parts ...[]byte) string {
 
 // module returns a field of `go list -m`.
 func (w *workspace) module(ctx context.Context, field, module string) (string, error) {
-	output, err := run(ctx, w.root, "go", "list", "-m", "-f", "{{."+field+"}}", module)
+	arguments := slices.Concat([]string{"list", "-m", "-f", "{{." + field + "}}"}, w.flags, []string{module})
+	output, err := run(ctx, w.root, "go", arguments...)
 	return strings.TrimSpace(string(output)), err
 }
 
@@ -195,7 +210,8 @@ func (w *workspace) buildOnce(ctx context.Context, name, source, linkerFlags str
 }
 
 func (w *workspace) build(ctx context.Context, target, source, linkerFlags string) error {
-	_, err := run(ctx, w.root, "go", "build", "-o", target, "-ldflags", linkerFlags, source)
+	arguments := slices.Concat([]string{"build", "-o", target, "-ldflags", linkerFlags}, w.flags, []string{source})
+	_, err := run(ctx, w.root, "go", arguments...)
 	return err
 }
 

@@ -17,6 +17,7 @@ type Client struct {
 	PKI       *PKI
 	Server    *rest.Config // connection to the API server; the component gets its own certificate
 	Arguments []string     // additional flags
+	Version   string       // release of the component, such as v1.36.3; "" means the release that this module requires
 }
 
 // StartControllerManager runs kube-controller-manager and returns when it is healthy. The interval for the
@@ -37,7 +38,7 @@ func (c Client) StartScheduler(ctx context.Context) (*Process, error) {
 }
 
 func (c Client) start(ctx context.Context, name string, flags ...string) (*Process, error) {
-	binary, err := Binary(ctx, name)
+	binary, err := BinaryOf(ctx, name, c.Version)
 	if err != nil {
 		return nil, err
 	}

@@ -123,7 +123,7 @@ func TestFailedStarts(t *testing.T) {
 	})
 	t.Run("timeout", func(t *testing.T) {
 		usePrograms(t, "hang")
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		directory := t.TempDir()
 		server, err := StartQuorate(ctx, Options{PKI: pki, Directory: directory})

@@ -100,6 +100,11 @@ func (p *PKI) Flags() []string {
 	}
 }
 
+// ServingFiles returns the files of the serving certificate, of its key, and of the authority of client certificates.
+func (p *PKI) ServingFiles() (certificate, key, clients string) {
+	return p.file("serving.crt"), p.file("serving.key"), p.file("client-ca.crt")
+}
+
 // Admin returns the administrator's client configuration for an API server on a port.
 func (p *PKI) Admin(port int) *rest.Config {
 	return &rest.Config{

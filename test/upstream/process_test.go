@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -81,8 +80,12 @@ func TestKubernetes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := version.ParseSemantic(info.GitVersion); err != nil || got.Minor() != 36 {
-		t.Errorf("version %q: %v", info.GitVersion, err)
+	workspace, err := inspect(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, err := workspace.module(ctx, "Version", kubernetesModule); err != nil || info.GitVersion != want {
+		t.Errorf("version %q, want %q: %v", info.GitVersion, want, err)
 	}
 	log, err := os.ReadFile(server.Log)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -96,6 +97,8 @@ type Options struct {
 	PKI       *PKI     // may be shared by several servers
 	Etcd      string   // URL of an external etcd; "": Quorate runs its embedded member, kube-apiserver fails
 	Arguments []string // additional flags, which override the standard flags
+	// Version is the release of kube-apiserver, such as v1.36.3; "" means the release that this module requires.
+	Version string
 	// Answers is the URL path that returns 200 once the server has started; "" means /readyz.
 	Answers string
 	// Wrapper is a command line that is put before the command line of the server and runs it, for example with limits;
@@ -106,9 +109,26 @@ type Options struct {
 	Accounts bool
 }
 
+// NewOptions starts an etcd, and returns it with the options of servers that use it. The options have a temporary
+// directory, with the PKI in its folder pki. The end of the test stops the etcd.
+func NewOptions(t testing.TB) (*EtcdServer, Options) {
+	t.Helper()
+	directory := t.TempDir()
+	pki, err := NewPKI(filepath.Join(directory, "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd, err := StartEtcd(t.Context(), directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd.StopAfter(t)
+	return etcd, Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint}
+}
+
 // StartKubernetes runs kube-apiserver and returns when it is ready.
 func StartKubernetes(ctx context.Context, options Options) (*APIServer, error) {
-	binary, err := Binary(ctx, "kube-apiserver")
+	binary, err := BinaryOf(ctx, "kube-apiserver", options.Version)
 	if err != nil {
 		return nil, err
 	}

@@ -33,11 +33,29 @@ func UpstreamResources(
 	if err != nil {
 		return nil, err
 	}
-	directory, err := ModuleDirectory(ctx, kubernetesModule)
+	return workspace.resources(ctx, namespace)
+}
+
+// UpstreamResourcesOf is like UpstreamResources, for a release such as v1.36.3.
+func UpstreamResourcesOf(
+	ctx context.Context, release, namespace string,
+) (map[schema.GroupVersionResource]UpstreamResource, error) {
+	workspace, err := workspaceOf(ctx, release)
 	if err != nil {
 		return nil, err
 	}
-	number, err := workspace.module(ctx, "Version", kubernetesModule)
+	return workspace.resources(ctx, namespace)
+}
+
+// resources returns the entries of the table in the release of Kubernetes that the workspace requires.
+func (w *workspace) resources(
+	ctx context.Context, namespace string,
+) (map[schema.GroupVersionResource]UpstreamResource, error) {
+	directory, err := w.module(ctx, "Dir", kubernetesModule)
+	if err != nil {
+		return nil, err
+	}
+	number, err := w.module(ctx, "Version", kubernetesModule)
 	if err != nil {
 		return nil, err
 	}

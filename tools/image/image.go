@@ -44,13 +44,13 @@ func (r *release) write(platforms []platform) (v1.Hash, error) {
 	if err != nil {
 		return v1.Hash{}, err
 	}
-	reference, err := canonical(r.name + ":v" + r.version)
+	reference, err := canonical(r.name + ":" + r.tag)
 	if err != nil {
 		return v1.Hash{}, err
 	}
 	return digest, written.AppendIndex(index, layout.WithAnnotations(map[string]string{
 		"io.containerd.image.name":          reference,
-		"org.opencontainers.image.ref.name": "v" + r.version,
+		"org.opencontainers.image.ref.name": r.tag,
 	}))
 }
 
@@ -104,6 +104,9 @@ func (r *release) image(p platform) (v1.Image, error) {
 	return mutate.ConfigFile(image, file)
 }
 
+// kubernetesLabel is the label of an image with the version of Kubernetes that its API server implements.
+const kubernetesLabel = "dev.quorate.kubernetes.version"
+
 func (r *release) labels() map[string]string {
 	const prefix = "org.opencontainers.image."
 	return map[string]string{
@@ -115,6 +118,7 @@ func (r *release) labels() map[string]string {
 		prefix + "licenses":    "Apache-2.0",
 		prefix + "url":         "https://quorate.dev",
 		prefix + "source":      "https://quorate.dev",
+		kubernetesLabel:        r.kubernetes,
 	}
 }
 

@@ -36,7 +36,9 @@ func write(t *testing.T) (directory, digest string) {
 			t.Fatal(err)
 		}
 	}
-	r := release{output: output, name: "quorate", version: "1.2.3", revision: "abc"}
+	r := release{
+		output: output, name: "quorate", tag: "v1.2.3-k8s1.2", version: "1.2.3", kubernetes: "1.2", revision: "abc",
+	}
 	if err := r.run("2026-01-02T03:04:05Z", []string{"linux/amd64=" + files, "linux/arm64=" + files}); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +54,14 @@ func write(t *testing.T) (directory, digest string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return output, manifest.Manifests[0].Digest.String()
+	written := manifest.Manifests[0]
+	if got := written.Annotations["org.opencontainers.image.ref.name"]; got != r.tag {
+		t.Errorf("the image has the tag %q, want %q", got, r.tag)
+	}
+	if got, want := written.Annotations["io.containerd.image.name"], "docker.io/library/quorate:"+r.tag; got != want {
+		t.Errorf("containerd gets the name %q, want %q", got, want)
+	}
+	return output, written.Digest.String()
 }
 
 func TestReproducible(t *testing.T) {
@@ -122,6 +131,9 @@ func checkConfig(t *testing.T, image v1.Image, architecture string) {
 	if config.OS != "linux" || config.Architecture != architecture || config.Config.User != "65532:65532" ||
 		!slices.Equal(config.Config.Entrypoint, []string{"/quorate"}) {
 		t.Errorf("config: %+v", config)
+	}
+	if got := config.Config.Labels[kubernetesLabel]; got != "1.2" {
+		t.Errorf("label %s is %q", kubernetesLabel, got)
 	}
 	const prefix = "org.opencontainers.image."
 	for label, want := range map[string]string{

@@ -1,7 +1,7 @@
 // Command image writes a container image for several platforms as an OCI layout, and a CycloneDX SBOM of each binary,
 // without a container engine:
 //
-//	go run -C tools/image . -output DIRECTORY -version 0.1.0 -revision COMMIT -created RFC3339 linux/amd64=DIRECTORY ...
+//	go run -C tools/image . -output DIRECTORY -tag v0.1.0 -version 0.1.0 -revision COMMIT -created RFC3339 linux/amd64=DIRECTORY ...
 //
 // The directory of a platform contains quorate, LICENSE and THIRD_PARTY_NOTICES. Equal inputs give equal bytes.
 package main
@@ -19,7 +19,9 @@ func main() {
 	flag.StringVar(&r.output, "output", "",
 		"Directory to write: image/ is the OCI layout, and there is an SBOM for each platform.")
 	flag.StringVar(&r.name, "name", "quorate", "Name of the image, without the tag.")
+	flag.StringVar(&r.tag, "tag", "", "Tag of the image.")
 	flag.StringVar(&r.version, "version", "", "Version, without v.")
+	flag.StringVar(&r.kubernetes, "kubernetes", "", "Version of Kubernetes, without v.")
 	flag.StringVar(&r.revision, "revision", "", "Commit.")
 	created := flag.String("created", "", "Time of the commit, in RFC 3339.")
 	flag.Parse()
@@ -31,8 +33,9 @@ func main() {
 
 // release describes the image.
 type release struct {
-	output, name, version, revision string
-	created                         time.Time
+	output, name, tag             string
+	version, kubernetes, revision string
+	created                       time.Time
 }
 
 // platform is a platform of the image.
@@ -42,8 +45,8 @@ type platform struct {
 }
 
 func (r *release) run(created string, arguments []string) error {
-	if r.output == "" || r.version == "" || len(arguments) == 0 {
-		return fmt.Errorf("want -output, -version and one or more OS/ARCHITECTURE=DIRECTORY")
+	if r.output == "" || r.tag == "" || r.version == "" || len(arguments) == 0 {
+		return fmt.Errorf("want -output, -tag, -version and one or more OS/ARCHITECTURE=DIRECTORY")
 	}
 	var err error
 	if r.created, err = time.Parse(time.RFC3339, created); err != nil {
@@ -62,6 +65,6 @@ func (r *release) run(created string, arguments []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s:v%s@%s\n", r.name, r.version, digest)
+	fmt.Printf("%s:%s@%s\n", r.name, r.tag, digest)
 	return nil
 }

@@ -25,8 +25,8 @@ import (
 
 var namespaces = schema.GroupResource{Resource: "namespaces"}
 
-// NamespaceLifecycle rejects writes in namespaces that do not exist, creates in terminating namespaces, and deletions
-// of protected namespaces. If its cache lacks a namespace, it reads the namespace from storage immediately; upstream's
+// NamespaceLifecycle rejects creates in namespaces that do not exist or are terminating, and deletions of protected
+// namespaces. If its cache lacks a namespace, it reads the namespace from storage immediately; upstream's
 // plugin first waits for the cache to observe it.
 type NamespaceLifecycle struct {
 	Namespaces corelisters.NamespaceLister
@@ -69,9 +69,7 @@ func (l *NamespaceLifecycle) Admit(ctx context.Context, a *admission.Attributes)
 	case a.Operation == admission.Delete && isNamespace:
 		l.markStale(a.Name)
 		return nil
-	case isNamespace, a.Namespace == "", a.Operation == admission.Delete, isAccessReview(a.Definition):
-		return nil
-	case a.Internal && a.Operation == admission.Update:
+	case isNamespace, a.Namespace == "", a.Operation != admission.Create, isAccessReview(a.Definition):
 		return nil
 	}
 	return l.admit(ctx, a)
@@ -87,8 +85,6 @@ func (l *NamespaceLifecycle) admit(ctx context.Context, a *admission.Attributes)
 	switch {
 	case err != nil:
 		return err
-	case a.Operation != admission.Create:
-		return nil
 	case !active:
 		return admission.NewNamespaceTerminatingError(a)
 	case !l.Remote:

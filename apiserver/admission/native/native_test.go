@@ -157,7 +157,7 @@ func TestNamespacesThatTheCacheLacks(t *testing.T) {
 		"update in a deleted namespace": {true, true, admission.Update, terminating, nil, ""},
 		"deleted and created again":     {true, true, admission.Create, active, nil, ""},
 		"create in no namespace":        {false, false, admission.Create, nil, missing, metav1.StatusReasonNotFound},
-		"update in no namespace":        {false, false, admission.Update, nil, missing, metav1.StatusReasonNotFound},
+		"update in no namespace":        {false, false, admission.Update, nil, missing, ""},
 		"storage cannot be read": {
 			false, false, admission.Create, nil, unavailable, metav1.StatusReasonServerTimeout,
 		},

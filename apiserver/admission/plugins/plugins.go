@@ -33,6 +33,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/tools/cache"
+	kubeapiserveradmission "k8s.io/kubernetes/pkg/kubeapiserver/admission"
 	"k8s.io/kubernetes/plugin/pkg/admission/admit"
 	"k8s.io/kubernetes/plugin/pkg/admission/alwayspullimages"
 	"k8s.io/kubernetes/plugin/pkg/admission/antiaffinity"
@@ -45,7 +46,6 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/eventratelimit"
 	"k8s.io/kubernetes/plugin/pkg/admission/extendedresourcetoleration"
 	"k8s.io/kubernetes/plugin/pkg/admission/gc"
-	"k8s.io/kubernetes/plugin/pkg/admission/job"
 	"k8s.io/kubernetes/plugin/pkg/admission/limitranger"
 	"k8s.io/kubernetes/plugin/pkg/admission/namespace/autoprovision"
 	"k8s.io/kubernetes/plugin/pkg/admission/namespace/exists"
@@ -54,7 +54,6 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/nodedeclaredfeatures"
 	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
 	"k8s.io/kubernetes/plugin/pkg/admission/nodetaint"
-	"k8s.io/kubernetes/plugin/pkg/admission/podgroup"
 	"k8s.io/kubernetes/plugin/pkg/admission/podnodeselector"
 	"k8s.io/kubernetes/plugin/pkg/admission/podresize"
 	"k8s.io/kubernetes/plugin/pkg/admission/podtolerationrestriction"
@@ -78,7 +77,7 @@ type Options struct {
 	Client kubernetes.Interface
 	// Parameters has informers of all kinds that can be parameters of policies.
 	Parameters informers.SharedInformerFactory
-	// Dynamic is required by the plugins of policies, but not used, because Parameters has informers of all resources.
+	// Dynamic reads the parameters of policies that the informers of Parameters do not have yet.
 	Dynamic dynamic.Interface
 	// OpenAPI has the schemas of the objects that mutating policies apply configurations to.
 	OpenAPI openapi.Client
@@ -93,6 +92,8 @@ type Options struct {
 	Mapper     meta.RESTMapper
 	// Serves reports whether a resource is served.
 	Serves func(schema.GroupVersionResource) bool
+	// ServerID is the ID of this replica in the metrics of static manifests.
+	ServerID string
 	// Stopped is closed when the plugins are no longer called.
 	Stopped <-chan struct{}
 }
@@ -136,12 +137,19 @@ func New(options Options) ([]Plugin, error) {
 			if err != nil {
 				return nil, err
 			}
+			config, static, err := hasManifests(config)
+			if err != nil {
+				return nil, err
+			}
 			if plugin.Upstream, err = factories.InitPlugin(name, config, initializers); err != nil {
 				return nil, err
 			}
-		}
-		if plugin.Rules, err = rulesFor(name, options.Informers); err != nil {
-			return nil, err
+			if plugin.Rules, err = rulesFor(name, options.Informers); err != nil {
+				return nil, err
+			}
+			if plugin.Rules != nil {
+				plugin.Rules.all = static
+			}
 		}
 		made = append(made, plugin)
 	}
@@ -178,10 +186,13 @@ const resourceQuota = "ResourceQuota"
 
 func initializersOf(options Options, quota bool) (admission.PluginInitializers, error) {
 	all := admission.PluginInitializers{
+		// Upstream requires the ID before the informers.
+		initializer.NewAPIServerIDInitializer(options.ServerID),
 		initializer.New(options.Client, options.Dynamic, options.Informers, options.Authorizer,
 			utilfeature.DefaultFeatureGate, compatibility.DefaultBuildEffectiveVersion(), options.Stopped, options.Mapper),
 		webhookinitializer.NewPluginInitializer(options.Authentication, options.Services),
 		policies{options},
+		kubeapiserveradmission.NewPluginInitializer(),
 	}
 	if !quota {
 		return all, nil
@@ -224,8 +235,8 @@ func upstream() *admission.Plugins {
 		admit.Register, alwayspullimages.Register, antiaffinity.Register, approval.Register, autoprovision.Register,
 		ctbattest.Register, defaultingressclass.Register, defaulttolerationseconds.Register, deny.Register,
 		denyserviceexternalips.Register, eventratelimit.Register, exists.Register, extendedresourcetoleration.Register,
-		gc.Register, registerImagePolicy, job.Register, limitranger.Register, nodedeclaredfeatures.Register,
-		noderestriction.Register, nodetaint.Register, podgroup.Register, podgroupprotection.Register,
+		gc.Register, registerImagePolicy, limitranger.Register, nodedeclaredfeatures.Register,
+		noderestriction.Register, nodetaint.Register, podgroupprotection.Register,
 		podnodeselector.Register, podresize.Register, podsecurity.Register, podtolerationrestriction.Register,
 		podtopologylabels.Register, priority.Register, resize.Register, resourcequota.Register, runtimeclass.Register,
 		serviceaccount.Register, setdefault.Register, signing.Register, storageobjectinuseprotection.Register,

@@ -20,6 +20,9 @@ type RuleIndex struct {
 	informer cache.SharedIndexInformer
 	rulesOf  func(object any) []admissionregistrationv1.RuleWithOperations
 	synced   cache.InformerSynced
+	// all is set if the plugin also has configurations in static manifests, whose rules the index does not know, so that
+	// every write may be selected.
+	all bool
 
 	mu      sync.Mutex
 	rules   map[types.UID][]admissionregistrationv1.RuleWithOperations
@@ -126,9 +129,10 @@ func (t targets) add(rule admissionregistrationv1.RuleWithOperations) {
 	}
 }
 
-// MaySelect implements admission.Rules. It returns true until the informer has synced.
+// MaySelect implements admission.Rules. It returns true until the informer has synced, and for all writes if the plugin
+// has static manifests.
 func (i *RuleIndex) MaySelect(operation string, resource schema.GroupResource, subresource string) bool {
-	if !i.synced() {
+	if i.all || !i.synced() {
 		return true
 	}
 	all, wanted := *i.targets.Load(), operationsOf(operation)

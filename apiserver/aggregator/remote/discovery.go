@@ -8,12 +8,10 @@ import (
 	"strings"
 
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
-	discoveryv2beta1 "k8s.io/api/apidiscovery/v2beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	discoveryconversion "k8s.io/apiserver/pkg/apis/apidiscovery/v2"
 	"k8s.io/client-go/discovery"
 )
 
@@ -25,12 +23,8 @@ type decoder struct {
 
 func newDecoder() (decoder, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		discoveryv2.AddToScheme, discoveryv2beta1.AddToScheme, discoveryconversion.RegisterConversions,
-	} {
-		if err := add(scheme); err != nil {
-			return decoder{}, fmt.Errorf("register aggregated discovery: %w", err)
-		}
+	if err := discoveryv2.AddToScheme(scheme); err != nil {
+		return decoder{}, fmt.Errorf("register aggregated discovery: %w", err)
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	return decoder{serializer.NewCodecFactory(scheme).UniversalDecoder(), make(chan struct{}, maxLarge)}, nil
@@ -58,7 +52,7 @@ func (d decoder) discover(
 	ctx context.Context, backend Backend, wanted []schema.GroupVersion, tag string,
 ) (serverDiscovery, error) {
 	r, err := document{"/apis", discoveryTimeout, maxDiscovery, d.large}.get(ctx, backend, map[string]string{
-		"Accept": discovery.AcceptV2 + "," + discovery.AcceptV2Beta1, "If-None-Match": tag,
+		"Accept": discovery.AcceptV2, "If-None-Match": tag,
 	})
 	switch {
 	case err != nil:
@@ -88,15 +82,11 @@ func (d decoder) discover(
 	return found, nil
 }
 
-// isAggregated reports whether a response is an aggregated document, of either version. A server without aggregated
-// discovery responds with a list of groups.
+// isAggregated reports whether a response is an aggregated document. A server without aggregated discovery of version
+// v2 responds with a list of groups.
 func isAggregated(contentType string) bool {
-	for _, gv := range []schema.GroupVersion{discoveryv2.SchemeGroupVersion, discoveryv2beta1.SchemeGroupVersion} {
-		if matches, err := discovery.ContentTypeIsGVK(contentType, gv.WithKind(aggregatedList)); err == nil && matches {
-			return true
-		}
-	}
-	return false
+	matches, err := discovery.ContentTypeIsGVK(contentType, discoveryv2.SchemeGroupVersion.WithKind(aggregatedList))
+	return err == nil && matches
 }
 
 // aggregated decodes an aggregated document into its group versions.

@@ -168,7 +168,11 @@ func TestDiscoveryForms(t *testing.T) {
 		c := start(t)
 		current, beta, legacy := newBackend(), newBackend(), newBackend()
 		current.set("/apis", groupList("v2", "current.example.com", "things"))
+		// A server with aggregated discovery in v2beta1 only is read by legacy documents.
 		beta.set("/apis", groupList("v2beta1", "beta.example.com", "betas"))
+		beta.set("/apis/beta.example.com/v1", document{
+			contentType: "application/json", body: strings.ReplaceAll(legacyV1, "legacy", "beta"),
+		})
 		legacy.set("/apis", document{
 			contentType: "application/json", body: `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`,
 		})
@@ -189,7 +193,7 @@ func TestDiscoveryForms(t *testing.T) {
 		check(t, c, "current.example.com", "v1", "Current things,things/status")
 		check(t, c, "current.example.com", "v2", "Current things")
 		check(t, c, "current.example.com", "v3", "Current ") // the server does not have this version
-		check(t, c, "beta.example.com", "v1", "Current betas,betas/status")
+		check(t, c, "beta.example.com", "v1", "Current olds,olds/status,orphans,orphans/scale")
 		check(t, c, "legacy.example.com", "v1", "Current olds,olds/status,orphans,orphans/scale")
 		check(t, c, "legacy.example.com", "v2", "Stale ")
 		check(t, c, "", "v9", "Current olds,olds/status,orphans,orphans/scale")

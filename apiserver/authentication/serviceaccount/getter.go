@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientv1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"quorate.dev/apiserver/resource"
@@ -23,6 +25,13 @@ var (
 	pods            = schema.GroupResource{Resource: "pods"}
 	secrets         = schema.GroupResource{Resource: "secrets"}
 	nodes           = schema.GroupResource{Resource: "nodes"}
+
+	validatingWebhooks = schema.GroupResource{
+		Group: admissionregistration.GroupName, Resource: "validatingwebhookconfigurations",
+	}
+	mutatingWebhooks = schema.GroupResource{
+		Group: admissionregistration.GroupName, Resource: "mutatingwebhookconfigurations",
+	}
 )
 
 // getter reads the objects that tokens are bound to, for upstream's validators. It reads an object from the watch cache
@@ -78,6 +87,32 @@ func (g getter) GetNode(ctx context.Context, name string) (*v1.Node, error) {
 		return nil, err
 	}
 	return &v1.Node{ObjectMeta: object.(*core.Node).ObjectMeta}, nil
+}
+
+// GetValidatingWebhookConfiguration implements serviceaccount.ServiceAccountTokenGetter.
+func (g getter) GetValidatingWebhookConfiguration(
+	ctx context.Context, name string,
+) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	object, err := g.get(ctx, validatingWebhooks, "", name)
+	if err != nil {
+		return nil, err
+	}
+	return &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: object.(*admissionregistration.ValidatingWebhookConfiguration).ObjectMeta,
+	}, nil
+}
+
+// GetMutatingWebhookConfiguration implements serviceaccount.ServiceAccountTokenGetter.
+func (g getter) GetMutatingWebhookConfiguration(
+	ctx context.Context, name string,
+) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
+	object, err := g.get(ctx, mutatingWebhooks, "", name)
+	if err != nil {
+		return nil, err
+	}
+	return &admissionregistrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: object.(*admissionregistration.MutatingWebhookConfiguration).ObjectMeta,
+	}, nil
 }
 
 // Secrets returns a client with the only method that upstream's validator of legacy tokens calls: Patch.

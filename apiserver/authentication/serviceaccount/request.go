@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	claims "k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/token/jwt"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
@@ -29,18 +30,27 @@ import (
 
 var requestKind = schema.GroupKind{Group: authentication.GroupName, Kind: "TokenRequest"}
 
-// Request returns the handler of serviceaccounts/token, which reads the objects that tokens are bound to, or nil if
-// this server cannot issue tokens.
-func (t *Tokens) Request(objects resource.Client) resource.Action {
-	if t.generator() == nil {
-		return nil
-	}
-	return func(ctx context.Context, call resource.Call) (runtime.Object, error) {
-		return t.issue(ctx, objects, call)
+// source is what the handler of serviceaccounts/token reads: the objects that tokens are bound to, and the decision
+// whether an account may have a token for webhooks.
+type source struct {
+	objects resource.Client
+	decide  authorizer.UnconditionalAuthorizer
+}
+
+// Request returns a function that returns the handler of serviceaccounts/token, which reads the objects that tokens are
+// bound to, or nil if this server cannot issue tokens.
+func (t *Tokens) Request(decide authorizer.UnconditionalAuthorizer) func(objects resource.Client) resource.Action {
+	return func(objects resource.Client) resource.Action {
+		if t.generator() == nil {
+			return nil
+		}
+		return func(ctx context.Context, call resource.Call) (runtime.Object, error) {
+			return t.issue(ctx, source{objects, decide}, call)
+		}
 	}
 }
 
-func (t *Tokens) issue(ctx context.Context, objects resource.Client, call resource.Call) (runtime.Object, error) {
+func (t *Tokens) issue(ctx context.Context, from source, call resource.Call) (runtime.Object, error) {
 	request, ok := call.Body.(*authentication.TokenRequest)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenRequest: %T", call.Body))
@@ -48,7 +58,7 @@ func (t *Tokens) issue(ctx context.Context, objects resource.Client, call resour
 	if err := checkPlace(request, call); err != nil {
 		return nil, err
 	}
-	object, err := objects.Get(ctx,
+	object, err := from.objects.Get(ctx,
 		resource.Key{GroupResource: serviceAccounts, Namespace: call.Namespace, Name: call.Name},
 		resource.ReadOptions{})
 	if err != nil {
@@ -62,7 +72,7 @@ func (t *Tokens) issue(ctx context.Context, objects resource.Client, call resour
 	if err := call.Validate(ctx); err != nil {
 		return nil, err
 	}
-	bound, err := bind(ctx, objects, account, request.Spec.BoundObjectRef)
+	bound, err := t.bind(ctx, from, account, request, now)
 	if err != nil {
 		return nil, err
 	}
@@ -128,18 +138,22 @@ func (t *Tokens) shorten(ctx context.Context, request *authentication.TokenReque
 	}
 }
 
-// binding has the objects that a token is bound to: a pod and its node, a Secret, or a node.
+// binding has the objects that a token is bound to: a pod and its node, a Secret, a node, or a webhook configuration.
 type binding struct {
+	// webhooks is the metadata of a webhook configuration, kind its kind.
+	webhooks *metav1.ObjectMeta
+	kind     schema.GroupVersionKind
+
 	pod    *core.Pod
 	secret *core.Secret
 	node   *core.Node
 }
 
 // bind reads the object in the request's boundObjectRef.
-func bind(
-	ctx context.Context, objects resource.Client, account *core.ServiceAccount,
-	reference *authentication.BoundObjectReference,
+func (t *Tokens) bind(
+	ctx context.Context, from source, account *core.ServiceAccount, request *authentication.TokenRequest, now time.Time,
 ) (binding, error) {
+	reference, objects := request.Spec.BoundObjectRef, from.objects
 	if reference == nil {
 		return binding{}, nil
 	}
@@ -159,7 +173,12 @@ func bind(
 			uid = bound.secret.UID
 		}
 	default:
-		err = apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s", kind))
+		if kind != validatingKind && kind != mutatingKind {
+			return bound, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s", kind))
+		}
+		if bound, err = t.bindWebhooks(ctx, from, account, request, kind, now); err == nil {
+			uid = bound.webhooks.UID
+		}
 	}
 	if err == nil && reference.UID != "" && reference.UID != uid {
 		err = apierrors.NewConflict(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, reference.Name,
@@ -215,8 +234,9 @@ func (t *Tokens) answer(
 		lifetime == serviceaccount.WarnOnlyBoundTokenExpirationSeconds && t.isForUs(request.Spec.Audiences) {
 		lifetime, warnAfter = t.extendedLifetime, lifetime
 	}
-	public, private, err := serviceaccount.Claims(*account, bound.pod, bound.secret, bound.node, lifetime,
-		warnAfter, request.Spec.Audiences)
+	validating, mutating := bound.configurations()
+	public, private, err := serviceaccount.Claims(*account, bound.pod, bound.secret, bound.node, validating, mutating,
+		lifetime, warnAfter, request.Spec.Audiences, request.Spec.Attestations)
 	if err != nil {
 		return nil, err
 	}

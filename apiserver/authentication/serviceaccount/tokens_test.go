@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/util/keyutil"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/authentication/serviceaccount"
+	"quorate.dev/apiserver/authorization"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/config"
@@ -62,12 +64,17 @@ type tokenServer struct {
 
 func newTokenServer(t *testing.T) *tokenServer {
 	t.Helper()
+	return newTokenServerOf(t, authorization.AlwaysAllow{})
+}
+
+func newTokenServerOf(t *testing.T, decide authorizer.UnconditionalAuthorizer) *tokenServer {
+	t.Helper()
 	file, key := newKey(t)
 	issuing := must[*serviceaccount.Tokens](t)(serviceaccount.New(t.Context(), config.Authentication{
 		ServiceAccountIssuers: []string{issuer, "https://old.example.com"}, ServiceAccountSigningKey: file,
 		ServiceAccountLookup: true, ServiceAccountExtendExpiry: true,
 	}, clock.RealClock{}))
-	s := builtintest.NewServer(t, builtin.Options{ServiceAccountToken: issuing.Request}, nil)
+	s := builtintest.NewServer(t, builtin.Options{ServiceAccountToken: issuing.Request(decide)}, nil)
 	account := must[runtime.Object](t)(s.Create(t.Context(),
 		resource.Key{GroupResource: serviceAccounts, Namespace: "default"},
 		&core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"}}, resource.WriteOptions{}))
@@ -227,7 +234,8 @@ func TestKeysAreReloaded(t *testing.T) {
 	tokens := must[*serviceaccount.Tokens](t)(serviceaccount.New(t.Context(), config.Authentication{
 		ServiceAccountIssuers: []string{issuer}, ServiceAccountKeyFiles: []string{public}, ServiceAccountSigningKey: private,
 	}, clock.RealClock{}))
-	s.Server = builtintest.NewServer(t, builtin.Options{ServiceAccountToken: tokens.Request}, nil)
+	options := builtin.Options{ServiceAccountToken: tokens.Request(authorization.AlwaysAllow{})}
+	s.Server = builtintest.NewServer(t, options, nil)
 	s.tokens = tokens
 	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{GroupResource: serviceAccounts, Namespace: "default"},
 		&core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"}}, resource.WriteOptions{}))
@@ -269,7 +277,7 @@ func TestKeysAreReloaded(t *testing.T) {
 
 func TestWithoutKeysNoTokensAreIssued(t *testing.T) {
 	none := must[*serviceaccount.Tokens](t)(serviceaccount.New(t.Context(), config.Authentication{}, clock.RealClock{}))
-	if none.Request(nil) != nil {
+	if none.Request(nil)(nil) != nil {
 		t.Error("tokens are issued without a key")
 	}
 	if _, err := serviceaccount.New(

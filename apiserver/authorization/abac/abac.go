@@ -8,7 +8,7 @@ import (
 
 // Policy is the policy in a file. As in kube-apiserver, the file is read only once.
 type Policy interface {
-	authorizer.Authorizer
+	authorizer.UnconditionalAuthorizer
 	authorizer.RuleResolver
 }
 

@@ -8,7 +8,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/informers/certificates"
-	certificatesv1beta1 "k8s.io/client-go/informers/certificates/v1beta1"
+	certificatesv1 "k8s.io/client-go/informers/certificates/v1"
 	"k8s.io/client-go/informers/core"
 	"k8s.io/client-go/informers/internalinterfaces"
 	resources "k8s.io/client-go/informers/resource"
@@ -21,7 +21,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// Authorizer decides about the requests of nodes. It implements authorizer.Authorizer and authorizer.RuleResolver.
+// Authorizer decides about the requests of nodes. It implements authorizer.UnconditionalAuthorizer and
+// authorizer.RuleResolver.
 type Authorizer struct {
 	*node.NodeAuthorizer
 	handlers []cache.ResourceEventHandlerRegistration
@@ -39,9 +40,9 @@ func New(factory informers.SharedInformerFactory) *Authorizer {
 	if utilfeature.DefaultFeatureGate.Enabled(features.DynamicResourceAllocation) {
 		slices = resources.New(recording, all, nil).V1().ResourceSlices()
 	}
-	var requests certificatesv1beta1.PodCertificateRequestInformer
+	var requests certificatesv1.PodCertificateRequestInformer
 	if utilfeature.DefaultFeatureGate.Enabled(features.PodCertificateRequest) {
-		requests = certificates.New(recording, all, nil).V1beta1().PodCertificateRequests()
+		requests = certificates.New(recording, all, nil).V1().PodCertificateRequests()
 	}
 	objects := core.New(recording, all, nil).V1()
 	graph := node.NewGraph()

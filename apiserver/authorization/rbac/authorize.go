@@ -10,7 +10,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// Authorize implements authorizer.Authorizer. It never denies: if no rule allows the request, it has no opinion.
+// Authorize implements authorizer.UnconditionalAuthorizer. It never denies: if no rule allows the request, it has no
+// opinion.
 func (p *Policy) Authorize(_ context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	who := attributes.GetUser()
 	entry := p.users.of(who)

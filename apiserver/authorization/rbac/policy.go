@@ -14,7 +14,7 @@ import (
 )
 
 // Policy has the current RBAC objects. It is safe for concurrent use. The caller must not modify objects after passing
-// them to it. Policy implements authorizer.Authorizer and authorizer.RuleResolver.
+// them to it. Policy implements authorizer.UnconditionalAuthorizer and authorizer.RuleResolver.
 type Policy struct {
 	mu sync.RWMutex
 	// roles has the rules of Roles by "namespace/name".

@@ -23,7 +23,7 @@ import (
 // Options are the dependencies of the group.
 type Options struct {
 	// Authorizer checks that a client that writes a policy or binding may read the parameters; nil disables the check.
-	Authorizer authorizer.Authorizer
+	Authorizer authorizer.UnconditionalAuthorizer
 	Objects    resource.Client
 	// Resource returns the resource of a kind of parameters.
 	Resource func(schema.GroupVersionKind) (schema.GroupVersionResource, error)
@@ -37,15 +37,13 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 	validating := validatingadmissionpolicy.NewStrategy(options.Authorizer, find)
 	extensions := []string{"api-extensions"}
 	stable, mutating := []string{"v1"}, []string{"v1", "v1beta1", "v1alpha1"}
-	// Mutating policies are stored in v1beta1, which the previous release can read.
-	beta := schema.GroupVersion{Group: "admissionregistration.k8s.io", Version: "v1beta1"}
 	return []*resource.Definition{
 		group.Define(definition.Kind{
-			Name: "MutatingAdmissionPolicy", Versions: mutating, Categories: extensions, Storage: beta,
+			Name: "MutatingAdmissionPolicy", Versions: mutating, Categories: extensions,
 			Strategy: mutatingadmissionpolicy.NewStrategy(options.Authorizer, find),
 		}),
 		group.Define(definition.Kind{
-			Name: "MutatingAdmissionPolicyBinding", Versions: mutating, Categories: extensions, Storage: beta,
+			Name: "MutatingAdmissionPolicyBinding", Versions: mutating, Categories: extensions,
 			Strategy: mutatingadmissionpolicybinding.NewStrategy(options.Authorizer, getter, find),
 		}),
 		group.Define(definition.Kind{

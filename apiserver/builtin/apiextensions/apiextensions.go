@@ -4,6 +4,7 @@ package apiextensions
 import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition/tableconvertor"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -38,6 +39,6 @@ func Definitions(
 		Attributes: customresourcedefinition.GetAttrs,
 		Path:       "apiextensions.k8s.io/customresourcedefinitions",
 		Storage:    schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1beta1"},
-		Plain:      true,
+		Columns:    tableconvertor.New(), NullRows: true,
 	})}
 }

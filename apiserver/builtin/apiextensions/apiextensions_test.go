@@ -27,8 +27,9 @@ func TestServed(t *testing.T) {
 		{
 			Resource: "customresourcedefinitions", Kind: "CustomResourceDefinition", Versions: "v1",
 			ShortNames: "crd crds", Categories: "api-extensions",
-			Stored:  "apiextensions.k8s.io/customresourcedefinitions apiextensions.k8s.io/v1beta1",
-			Columns: "Created At", Subresources: []string{"status (no table)"},
+			Stored:       "apiextensions.k8s.io/customresourcedefinitions apiextensions.k8s.io/v1beta1",
+			Columns:      "Scope, Versions, Created At, (Group), (Kind), (ShortNames), (Established)",
+			Subresources: []string{"status (no table)"},
 		},
 	})
 }

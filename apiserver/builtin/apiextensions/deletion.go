@@ -13,6 +13,9 @@ type deletion struct {
 	clock clock.PassiveClock
 }
 
+// PreconditionFailed implements resource.Terminator.
+func (deletion) PreconditionFailed() string { return "precondition failed" }
+
 // Terminate implements resource.Terminator. It adds the finalizer that keeps the definition, and the condition
 // Terminating.
 func (d deletion) Terminate(object runtime.Object, _ *metav1.DeleteOptions) (pending bool) {

@@ -150,9 +150,10 @@ func TestStatefulSets(t *testing.T) {
 			Endpoint: "statefulsets", Object: statefulSet, With: "status: {replicas: 3}",
 			Want: map[string]string{
 				"metadata.generation": "1", "spec.replicas": "1", "spec.podManagementPolicy": "OrderedReady",
-				"spec.updateStrategy":                       `{"rollingUpdate":{"partition":0},"type":"RollingUpdate"}`,
+				"spec.updateStrategy": `{"rollingUpdate":{"maxUnavailable":1,"partition":0},` +
+					`"type":"RollingUpdate"}`,
 				"spec.persistentVolumeClaimRetentionPolicy": `{"whenDeleted":"Retain","whenScaled":"Retain"}`,
-				"status.replicas":                           "0",
+				"status.replicas": "0",
 			},
 		},
 		"a negative history is unusual": {
@@ -167,11 +168,7 @@ func TestStatefulSets(t *testing.T) {
 		},
 		"only some fields are mutable": {
 			Endpoint: "statefulsets", Object: statefulSet, Update: "spec: {serviceName: other}",
-			Errors: []string{
-				"spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', " +
-					"'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are " +
-					"forbidden",
-			},
+			Errors: []string{`spec.serviceName: Invalid value: "other": field is immutable`},
 		},
 		"a change of the template is a new generation": {
 			Endpoint: "statefulsets", Object: statefulSet, Stored: "status: {replicas: 1}",

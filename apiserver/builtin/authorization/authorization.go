@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericrequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	api "k8s.io/kubernetes/pkg/apis/authorization"
 	_ "k8s.io/kubernetes/pkg/apis/authorization/install"
 	"k8s.io/kubernetes/pkg/apis/authorization/validation"
@@ -22,7 +23,7 @@ import (
 
 // Definitions returns the kinds of the group.
 func Definitions(
-	builder *definition.Builder, authorizer authorizer.Authorizer, rules authorizer.RuleResolver,
+	builder *definition.Builder, authorizer authorizer.UnconditionalAuthorizer, rules authorizer.RuleResolver,
 ) []*resource.Definition {
 	group := builder.Group("authorization.k8s.io", "v1")
 	r := reviewer{authorizer, rules}
@@ -35,7 +36,7 @@ func Definitions(
 }
 
 type reviewer struct {
-	authorizer authorizer.Authorizer
+	authorizer authorizer.UnconditionalAuthorizer
 	rules      authorizer.RuleResolver
 }
 
@@ -44,7 +45,7 @@ func (r reviewer) subject(ctx context.Context, call resource.Call) (runtime.Obje
 	if err := checkRequirements(review.Spec.ResourceAttributes); err != nil {
 		return nil, err
 	}
-	if err := invalid(validation.ValidateSubjectAccessReview(review)); err != nil {
+	if err := invalid(validation.ValidateSubjectAccessReviewCreate(ctx, legacyscheme.Scheme, review)); err != nil {
 		return nil, err
 	}
 	if err := call.Validate(ctx); err != nil {
@@ -60,7 +61,7 @@ func (r reviewer) local(ctx context.Context, call resource.Call) (runtime.Object
 	if err := checkRequirements(review.Spec.ResourceAttributes); err != nil {
 		return nil, err
 	}
-	if err := invalid(validation.ValidateLocalSubjectAccessReview(review)); err != nil {
+	if err := invalid(validation.ValidateLocalSubjectAccessReviewCreate(ctx, legacyscheme.Scheme, review)); err != nil {
 		return nil, err
 	}
 	switch call.Namespace {
@@ -83,7 +84,7 @@ func (r reviewer) self(ctx context.Context, call resource.Call) (runtime.Object,
 	if err := checkRequirements(review.Spec.ResourceAttributes); err != nil {
 		return nil, err
 	}
-	if err := invalid(validation.ValidateSelfSubjectAccessReview(review)); err != nil {
+	if err := invalid(validation.ValidateSelfSubjectAccessReviewCreate(ctx, legacyscheme.Scheme, review)); err != nil {
 		return nil, err
 	}
 	self, ok := genericrequest.UserFrom(ctx)

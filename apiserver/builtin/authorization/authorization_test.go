@@ -18,7 +18,7 @@ import (
 // TestRequirementsAreBounded: a review with more requirements than a list may have is invalid, without evaluating them.
 func TestRequirementsAreBounded(t *testing.T) {
 	r := reviewer{authorizer: authorizerfactory.NewAlwaysAllowAuthorizer()}
-	ctx := genericrequest.WithUser(t.Context(), &user.DefaultInfo{Name: "alice"})
+	ctx := genericrequest.WithUser(requestContext(t), &user.DefaultInfo{Name: "alice"})
 	call := func(number int) error {
 		requirements := make([]metav1.LabelSelectorRequirement, number)
 		for i := range requirements {

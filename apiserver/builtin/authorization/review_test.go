@@ -48,6 +48,14 @@ var jane = user.DefaultInfo{
 	Name: "jane", UID: "1", Groups: []string{"team"}, Extra: map[string][]string{"scope": {"all"}},
 }
 
+// requestContext returns the context of a request, whose version declarative validation needs.
+func requestContext(t *testing.T) context.Context {
+	t.Helper()
+	return genericrequest.WithRequestInfo(t.Context(), &genericrequest.RequestInfo{
+		APIGroup: "authorization.k8s.io", APIVersion: "v1",
+	})
+}
+
 // call returns a call with a body that admission allows.
 func call(namespace string, body runtime.Object) resource.Call {
 	return resource.Call{Namespace: namespace, Body: body, Validate: func(context.Context) error { return nil }}
@@ -71,17 +79,17 @@ func TestDecisions(t *testing.T) {
 		for name, status := range map[string]func() (api.SubjectAccessReviewStatus, error){
 			"SubjectAccessReview": func() (api.SubjectAccessReviewStatus, error) {
 				review := &api.SubjectAccessReview{Spec: spec}
-				_, err := r.subject(t.Context(), call("", review))
+				_, err := r.subject(requestContext(t), call("", review))
 				return review.Status, err
 			},
 			"LocalSubjectAccessReview": func() (api.SubjectAccessReviewStatus, error) {
 				review := &api.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}, Spec: spec}
-				_, err := r.local(t.Context(), call("default", review))
+				_, err := r.local(requestContext(t), call("default", review))
 				return review.Status, err
 			},
 			"SelfSubjectAccessReview": func() (api.SubjectAccessReviewStatus, error) {
 				review := &api.SelfSubjectAccessReview{Spec: api.SelfSubjectAccessReviewSpec{ResourceAttributes: pods(verb)}}
-				_, err := r.self(genericrequest.WithUser(t.Context(), &jane), call("", review))
+				_, err := r.self(genericrequest.WithUser(requestContext(t), &jane), call("", review))
 				return review.Status, err
 			},
 		} {
@@ -106,7 +114,7 @@ func TestSelfReviewsHaveTheWholeUser(t *testing.T) {
 		},
 	}
 	if _, err := (reviewer{rules, rules}).self(
-		genericrequest.WithUser(t.Context(), &jane), call("", review)); err != nil {
+		genericrequest.WithUser(requestContext(t), &jane), call("", review)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(&jane, rules.last.GetUser()); diff != "" {
@@ -120,7 +128,7 @@ func TestSelfReviewsHaveTheWholeUser(t *testing.T) {
 func TestRulesReview(t *testing.T) {
 	t.Parallel()
 	rules := &policy{}
-	r, ctx := reviewer{rules, rules}, genericrequest.WithUser(t.Context(), &jane)
+	r, ctx := reviewer{rules, rules}, genericrequest.WithUser(requestContext(t), &jane)
 	review := &api.SelfSubjectRulesReview{Spec: api.SelfSubjectRulesReviewSpec{Namespace: "default"}}
 	response, err := r.selfRules(ctx, call("", review))
 	if err != nil {
@@ -142,7 +150,7 @@ func TestRejectedReviews(t *testing.T) {
 	t.Parallel()
 	rules := &policy{}
 	r, none := reviewer{rules, rules}, reviewer{}
-	known := genericrequest.WithUser(t.Context(), &jane)
+	known := genericrequest.WithUser(requestContext(t), &jane)
 	refused := func(body runtime.Object) resource.Call {
 		c := call("default", body)
 		c.Validate = func(context.Context) error { return errors.New("refused") }
@@ -171,7 +179,7 @@ func TestRejectedReviews(t *testing.T) {
 		},
 		"nothing to review": {
 			r.self, known, call("", &api.SelfSubjectAccessReview{}),
-			`.authorization.k8s.io "" is invalid: spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or ` +
+			`.authorization.k8s.io "" is invalid: spec: Invalid value: null: exactly one of nonResourceAttributes or ` +
 				"resourceAttributes must be specified",
 		},
 		"a path in a namespace": {
@@ -190,8 +198,8 @@ func TestRejectedReviews(t *testing.T) {
 		"a local review of another namespace": {
 			r.local, known, call("other", local), "spec.resourceAttributes.namespace must match namespace: other",
 		},
-		"an unknown client":              {r.self, t.Context(), call("", self), noUser},
-		"the rules of an unknown client": {r.selfRules, t.Context(), call("", selfRules), noUser},
+		"an unknown client":              {r.self, requestContext(t), call("", self), noUser},
+		"the rules of an unknown client": {r.selfRules, requestContext(t), call("", selfRules), noUser},
 		"rules of no namespace": {
 			r.selfRules, known, call("", &api.SelfSubjectRulesReview{}), "no namespace on request",
 		},
@@ -221,10 +229,10 @@ func TestFieldRequirementsAreBounded(t *testing.T) {
 	r := reviewer{}
 	for name, review := range map[string]func() (runtime.Object, error){
 		"SubjectAccessReview": func() (runtime.Object, error) {
-			return r.subject(t.Context(), call("", &api.SubjectAccessReview{Spec: spec}))
+			return r.subject(requestContext(t), call("", &api.SubjectAccessReview{Spec: spec}))
 		},
 		"LocalSubjectAccessReview": func() (runtime.Object, error) {
-			return r.local(t.Context(), call("default", &api.LocalSubjectAccessReview{Spec: spec}))
+			return r.local(requestContext(t), call("default", &api.LocalSubjectAccessReview{Spec: spec}))
 		},
 	} {
 		const want = `.authorization.k8s.io "" is invalid: spec.resourceAttributes.fieldSelector.requirements: Too many: 1001: must have at most ` +

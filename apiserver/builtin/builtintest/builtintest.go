@@ -82,7 +82,7 @@ func (s *Server) Call(ctx context.Context, key resource.Key, body runtime.Object
 	target := resource.Target{
 		Match: match, Endpoint: match.Version.Endpoints[key.Subresource], Namespace: key.Namespace, Name: key.Name,
 	}
-	result, err := s.Registry.Create(ctx, target, body, registry.WriteOptions{})
+	result, err := s.Registry.Create(withRequestInfo(ctx, target, "create"), target, body, registry.WriteOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -44,8 +44,10 @@ type Served struct {
 	// Stored is the storage path and the version of stored objects, such as "deployments apps/v1"; empty if no objects are
 	// stored.
 	Stored string
-	// ReturnsDeleted is set if the response to a deletion is the object instead of a Status.
-	ReturnsDeleted bool
+	// ReturnsDeleted is set if the response to a deletion is the object instead of a Status in all versions except those
+	// in ReturnsStatusIn.
+	ReturnsDeleted  bool
+	ReturnsStatusIn string
 	// Fields are the selectable fields except metadata.name and metadata.namespace, sorted.
 	Fields string
 	// Columns are the names of the columns of a table after Name, separated by commas. Columns that only wide output has
@@ -76,7 +78,7 @@ func describe(t *testing.T, d *resource.Definition) Served {
 	t.Helper()
 	row := Served{
 		Resource: d.Plural, Kind: d.Kind, ShortNames: strings.Join(d.ShortNames, " "),
-		Categories: strings.Join(d.Categories, " "), Namespaced: d.Namespaced, ReturnsDeleted: d.ReturnsDeleted,
+		Categories: strings.Join(d.Categories, " "), Namespaced: d.Namespaced,
 	}
 	if d.StoragePath != "" && !computed(d) {
 		row.Stored = d.StoragePath + " " + d.StorageVersion.String()
@@ -89,11 +91,28 @@ func describe(t *testing.T, d *resource.Definition) Served {
 		}
 		row.Verbs, row.Subresources = verbs, subresources
 	}
+	row.ReturnsDeleted, row.ReturnsStatusIn = deletionResponses(d)
 	if len(d.Versions) == 0 || d.StoragePath == "" {
 		return row
 	}
 	row.Fields, row.Columns = selectable(t, d), columns(t.Context(), t, d.Versions[0])
 	return row
+}
+
+// deletionResponses reports whether deletions in some version return the object, and the versions in which they
+// return a Status if so.
+func deletionResponses(d *resource.Definition) (object bool, status string) {
+	var others []string
+	for _, v := range d.Versions {
+		object = object || v.ReturnsDeleted
+		if !v.ReturnsDeleted {
+			others = append(others, v.Name)
+		}
+	}
+	if !object {
+		return false, ""
+	}
+	return true, strings.Join(others, " ")
 }
 
 // computed reports whether the objects of a resource are computed on each read.

@@ -175,7 +175,7 @@ func updated(
 	external := Must[runtime.Object](t)(target.BodyCodec().External(shown))
 	object := decodeJSON(t, target.BodyCodec(), patched(t, Must[[]byte](t)(json.Marshal(external)), w.Update))
 	if view != nil {
-		if err := view.Validate(object); err != nil {
+		if err := view.Validate(withRequest(ctx, target, "update", w.User), object, shown); err != nil {
 			return nil, err
 		}
 		parent := old.DeepCopyObject()
@@ -190,6 +190,11 @@ func updated(
 // withRequest returns the context of a request, which strategies read.
 func withRequest(ctx context.Context, target resource.Target, verb, user string) context.Context {
 	ctx = WithUser(target.WithNamespace(ctx), cmp.Or(user, "alice"))
+	return withRequestInfo(ctx, target, verb)
+}
+
+// withRequestInfo returns a context with the RequestInfo of a request to the target.
+func withRequestInfo(ctx context.Context, target resource.Target, verb string) context.Context {
 	return request.WithRequestInfo(ctx, &request.RequestInfo{
 		IsResourceRequest: true, Verb: verb, APIGroup: target.Group, APIVersion: target.Version.Name,
 		Resource: target.Plural, Subresource: target.Endpoint.Subresource, Namespace: target.Namespace, Name: target.Name,

@@ -24,7 +24,7 @@ import (
 // Definitions returns the kinds of the group. authorizer decides whether a signer may update the status of a
 // PodCertificateRequest.
 func Definitions(
-	builder *definition.Builder, authorizer authorizer.Authorizer, clock clock.PassiveClock,
+	builder *definition.Builder, authorizer authorizer.UnconditionalAuthorizer, clock clock.PassiveClock,
 ) []*resource.Definition {
 	group := builder.Group("certificates.k8s.io", "v1", "v1beta1", "v1alpha1")
 	beta := schema.GroupVersion{Group: "certificates.k8s.io", Version: "v1beta1"}
@@ -36,12 +36,13 @@ func Definitions(
 			Subresources: []definition.Subresource{definition.Update("approval", certificates.ApprovalStrategy).WithoutTable()},
 		}),
 		group.Define(definition.Kind{
-			Name: "ClusterTrustBundle", Versions: []string{"v1beta1", "v1alpha1"}, Storage: beta,
+			Name: "ClusterTrustBundle", Versions: []string{"v1", "v1beta1", "v1alpha1"}, Storage: beta,
 			Gate: features.ClusterTrustBundle, Strategy: clustertrustbundle.Strategy, Attributes: bundleAttributes,
 		}),
 		group.Define(definition.Kind{
-			Name: "PodCertificateRequest", Versions: []string{"v1beta1"}, Storage: beta, Gate: features.PodCertificateRequest,
-			Strategy: request, Status: podcertificaterequest.NewStatusStrategy(request, authorizer, clock),
+			Name: "PodCertificateRequest", Versions: []string{"v1", "v1beta1"}, Storage: beta,
+			Gate: features.PodCertificateRequest, Strategy: request,
+			Status:     podcertificaterequest.NewStatusStrategy(request, authorizer, clock),
 			Attributes: requestAttributes,
 		}),
 	}

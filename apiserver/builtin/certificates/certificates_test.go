@@ -47,16 +47,15 @@ func definitions() []*resource.Definition {
 		testingclock.NewFakePassiveClock(now()))
 }
 
-// enableBeta enables the kinds that are disabled by default.
-func enableBeta(t *testing.T) {
+// disableGates disables the kinds that have a feature gate.
+func disableGates(t *testing.T) {
 	t.Helper()
 	for _, gate := range []featuregate.Feature{features.ClusterTrustBundle, features.PodCertificateRequest} {
-		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, true)
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, false)
 	}
 }
 
 func TestServed(t *testing.T) {
-	enableBeta(t)
 	builtintest.CheckServed(t, definitions(), []builtintest.Served{
 		{
 			Resource: "certificatesigningrequests", Kind: "CertificateSigningRequest", Versions: "v1",
@@ -65,12 +64,12 @@ func TestServed(t *testing.T) {
 			Subresources: []string{"approval (no table)", "status"},
 		},
 		{
-			Resource: "clustertrustbundles", Kind: "ClusterTrustBundle", Versions: "v1beta1 v1alpha1",
+			Resource: "clustertrustbundles", Kind: "ClusterTrustBundle", Versions: "v1 v1beta1 v1alpha1",
 			Stored: "clustertrustbundles certificates.k8s.io/v1beta1", Fields: "spec.signerName",
 			Columns: "SignerName",
 		},
 		{
-			Resource: "podcertificaterequests", Kind: "PodCertificateRequest", Versions: "v1beta1",
+			Resource: "podcertificaterequests", Kind: "PodCertificateRequest", Versions: "v1 v1beta1",
 			Namespaced: true, Stored: "podcertificaterequests certificates.k8s.io/v1beta1",
 			Fields:       "spec.nodeName spec.podName spec.signerName",
 			Columns:      "PodName, ServiceAccountName, NodeName, SignerName, State, UnverifiedUserAnnotations",
@@ -81,6 +80,7 @@ func TestServed(t *testing.T) {
 
 // TestGates: kinds whose feature gates are disabled are not served.
 func TestGates(t *testing.T) {
+	disableGates(t)
 	for _, d := range definitions() {
 		if served := len(d.Versions) > 0; served != (d.Plural == "certificatesigningrequests") {
 			t.Errorf("%s: served %t", d.Plural, served)
@@ -184,7 +184,9 @@ func TestSigningRequests(t *testing.T) {
 			Endpoint: "certificatesigningrequests/approval", Object: object, Stored: approved,
 			Update: "status: {conditions: [{type: Approved, status: 'True'}, {type: Denied, status: 'True'}]}",
 			Errors: []string{
-				"status.conditions: Invalid value: \"Denied\": Approved and Denied conditions are mutually exclusive",
+				"status.conditions: Invalid value: " +
+					`"{conditions[{\"type\": \"Approved\"}], conditions[{\"type\": \"Denied\"}]}": ` +
+					"must specify at most one of: `conditions[{\"type\": \"Approved\"}]`, `conditions[{\"type\": \"Denied\"}]`",
 			},
 		},
 		"a status update issues the certificate": {
@@ -205,7 +207,6 @@ func TestSigningRequests(t *testing.T) {
 }
 
 func TestTrustBundles(t *testing.T) {
-	enableBeta(t)
 	bundle := `
 apiVersion: certificates.k8s.io/v1beta1
 kind: ClusterTrustBundle
@@ -241,7 +242,6 @@ spec: {signerName: example.com/pods, trustBundle: "` + strings.ReplaceAll(newCer
 
 // TestSelectableFields: signers select the requests for them, and kubelets the requests of their node.
 func TestSelectableFields(t *testing.T) {
-	enableBeta(t)
 	metadata := func(name string) string { return `"metadata": {"name": "` + name + `", "namespace": "team"}` }
 	for _, test := range []struct {
 		plural, kind, object string
@@ -281,7 +281,6 @@ func TestSelectableFields(t *testing.T) {
 
 // TestPodCertificateRequestsAreSigned: only a client that may sign for the signer of a request updates its status.
 func TestPodCertificateRequestsAreSigned(t *testing.T) {
-	enableBeta(t)
 	target := builtintest.FindTarget(t, definitions(), "podcertificaterequests", "")
 	strategy := target.Version.Endpoints["status"].Update
 	before := builtintest.Decode(t, target, `

@@ -169,6 +169,24 @@ func TestRejectedBindings(t *testing.T) {
 	}
 }
 
+// TestBindingDropsAnnotationsOfInitContainers checks that a binding cannot add annotations that the strategy of pods
+// drops.
+func TestBindingDropsAnnotationsOfInitContainers(t *testing.T) {
+	t.Parallel()
+	pod, binding := newPod(api.PodPending), &api.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Annotations: map[string]string{
+			"a": "b", "pod.beta.kubernetes.io/init-containers": "[]",
+		}},
+		Target: api.ObjectReference{Kind: "Node", Name: "one"},
+	}
+	if _, err := (binder{&objects{pod: pod}}).bind(t.Context(), call(binding)); err != nil {
+		t.Fatal(err)
+	}
+	if len(pod.Annotations) != 1 || pod.Annotations["a"] != "b" {
+		t.Errorf("got the annotations %v", pod.Annotations)
+	}
+}
+
 func TestRejectedEvictions(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

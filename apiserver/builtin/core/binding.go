@@ -98,6 +98,8 @@ func assign(pod *api.Pod, binding *api.Binding) error {
 		pod.Status.NominatedNodeName = ""
 	}
 	pod.Annotations = merged(pod.Annotations, binding.Annotations)
+	// The strategy of pods drops these annotations of clients, but bindings bypass it.
+	podutil.DropInitContainerAnnotations(pod.Annotations)
 	if utilfeature.DefaultFeatureGate.Enabled(features.PodTopologyLabelsAdmission) {
 		pod.Labels = merged(pod.Labels, binding.Labels)
 	}

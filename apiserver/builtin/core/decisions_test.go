@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	api "k8s.io/kubernetes/pkg/apis/core"
@@ -37,6 +38,13 @@ func TestChargeOfBudgets(t *testing.T) {
 		err := checkAndDecrement(budget, "web", metav1.Now())
 		if (err != nil) != (test.refused != nil) || err != nil && !test.refused(err) {
 			t.Errorf("%s: %v", name, err)
+		}
+		if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
+			causes := status.ErrStatus.Details.Causes
+			if len(causes) != 1 || causes[0].Type != policyv1.DisruptionBudgetCause ||
+				!strings.Contains(causes[0].Message, "The disruption budget b ") {
+				t.Errorf("%s: got the causes %+v", name, causes)
+			}
 		}
 		if _, noted := budget.Status.DisruptedPods["web"]; noted != (err == nil) ||
 			budget.Status.DisruptionsAllowed != test.left {

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 
@@ -207,10 +208,10 @@ func checkAndDecrement(budget *policy.PodDisruptionBudget, pod string, now metav
 	case status.ObservedGeneration < budget.Generation:
 		return busyBudget(budget.Name)
 	case status.DisruptionsAllowed < 0:
-		return apierrors.NewForbidden(refusingBudget, budget.Name, fmt.Errorf("pdb disruptions allowed is negative"))
+		return refused(budget.Name, "pdb disruptions allowed is negative", "pdb disruptions allowed is negative")
 	case len(status.DisruptedPods) > maxDisruptedPods:
-		return apierrors.NewForbidden(refusingBudget, budget.Name,
-			fmt.Errorf("DisruptedPods map too big - too many evictions not confirmed by PDB controller"))
+		return refused(budget.Name, "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+			"too many pending evictions not confirmed by PDB controller")
 	case status.DisruptionsAllowed == 0:
 		return exhausted(budget)
 	}
@@ -226,6 +227,16 @@ func checkAndDecrement(budget *policy.PodDisruptionBudget, pod string, now metav
 	}
 	status.DisruptedPods[pod] = now
 	return nil
+}
+
+// refused returns the error of a budget whose status allows no eviction at all. cause is the end of the error's cause.
+func refused(budget, message, cause string) error {
+	err := apierrors.NewForbidden(refusingBudget, budget, errors.New(message))
+	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{
+		Type:    policyv1.DisruptionBudgetCause,
+		Message: fmt.Sprintf("The disruption budget %s does not allow evicting pods currently: %s", budget, cause),
+	})
+	return err
 }
 
 func exhausted(budget *policy.PodDisruptionBudget) error {

@@ -16,6 +16,9 @@ type namespaceDeletion struct {
 	clock clock.PassiveClock
 }
 
+// PreconditionFailed implements resource.Terminator.
+func (namespaceDeletion) PreconditionFailed() string { return "Precondition failed" }
+
 // Terminate implements resource.Terminator. Pending are the finalizers in spec.finalizers.
 func (d namespaceDeletion) Terminate(object runtime.Object, options *metav1.DeleteOptions) (pending bool) {
 	namespace := object.(*api.Namespace)

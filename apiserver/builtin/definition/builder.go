@@ -5,6 +5,8 @@
 package definition
 
 import (
+	"slices"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -88,21 +90,35 @@ func internalOf(kind schema.GroupVersionKind) schema.GroupVersion {
 	return schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
 }
 
-// storageVersion returns the version in which a kind is stored: the first version, by priority, that the oldest
-// Kubernetes version that must read stored objects knows, or preferred if there is none.
+// storageVersion returns the version in which a kind is stored, as upstream's emulatedStorageVersion does: the first
+// version by priority that is not alpha and that the oldest Kubernetes version that must read stored objects knows;
+// else the first version that the emulated Kubernetes version knows; else preferred, whose kind is not served then.
 func (b *Builder) storageVersion(preferred schema.GroupVersion, kind string) schema.GroupVersion {
-	oldest := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent).
-		MinCompatibilityVersion()
-	for _, gv := range b.scheme.VersionsForGroupKind(schema.GroupKind{Group: preferred.Group, Kind: kind}) {
-		object, err := b.scheme.New(gv.WithKind(kind))
-		if err != nil || gv.Version == runtime.APIVersionInternal {
-			continue
-		}
-		if introduced, ok := enablement.Introduced(object); !ok || oldest.AtLeast(introduced) {
-			return gv
+	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
+	versions := b.scheme.VersionsForGroupKind(schema.GroupKind{Group: preferred.Group, Kind: kind})
+	versions = slices.DeleteFunc(slices.Clone(versions), func(gv schema.GroupVersion) bool {
+		return gv.Version == runtime.APIVersionInternal
+	})
+	readable := func(gv schema.GroupVersion) bool {
+		return !strings.Contains(gv.Version, "alpha") && b.known(gv.WithKind(kind), effective.MinCompatibilityVersion())
+	}
+	emulated := func(gv schema.GroupVersion) bool { return b.known(gv.WithKind(kind), effective.EmulationVersion()) }
+	for _, suitable := range []func(schema.GroupVersion) bool{readable, emulated} {
+		if i := slices.IndexFunc(versions, suitable); i >= 0 {
+			return versions[i]
 		}
 	}
 	return preferred
+}
+
+// known reports whether a Kubernetes version knows a kind.
+func (b *Builder) known(kind schema.GroupVersionKind, in *version.Version) bool {
+	object, err := b.scheme.New(kind)
+	if err != nil {
+		return false
+	}
+	introduced, ok := enablement.Introduced(object)
+	return !ok || in.AtLeast(introduced)
 }
 
 // fieldLabel returns a function that converts the field labels of a kind to field labels of the internal version.

@@ -103,7 +103,7 @@ func TestKindsThatAreNotServed(t *testing.T) {
 	if d := newGroup("apps").Define(kind); len(d.Versions) != 0 || d.StoragePath == "" {
 		t.Errorf("without versions: %+v", d)
 	}
-	kind.Gate = features.AllowUnsafeMalformedObjectDeletion // alpha
+	kind.Gate = features.CBORServingAndStorage // alpha
 	if d := newGroup("apps", "v1").Define(kind); len(d.Versions) != 0 {
 		t.Errorf("with a disabled gate: %+v", d)
 	}

@@ -20,7 +20,9 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Strategy is the strategy of create, update and delete.
+// Strategy is the strategy of create, update and delete. Most strategies of upstream also implement
+// rest.DeclarativeValidationStrategy, without which upstream's declarative validation does not run. A strategy that
+// wraps such a strategy must implement that interface too.
 type Strategy interface {
 	rest.RESTCreateStrategy
 	rest.RESTUpdateStrategy
@@ -43,6 +45,8 @@ type Kind struct {
 	Attributes   Attributes              // default: name and namespace
 	Plain        bool                    // set for kinds whose only columns are Name and Age
 	Columns      rest.TableConvertor     // default: upstream's printer of the kind
+	NullRows     bool                    // set for kinds whose Columns have nil rows without objects
+	PrintsList   bool                    // set for kinds whose rows depend on the other objects of a list
 	Path         string                  // resource.Definition.StoragePath; default: the plural
 	Storage      schema.GroupVersion     // default: see Builder.storageVersion
 	Subresources []Subresource           // all subresources except status
@@ -59,6 +63,8 @@ type Kind struct {
 	Decorate func(internal runtime.Object)
 	// ReturnsDeleted is set for kinds whose deletion returns the object instead of a Status.
 	ReturnsDeleted bool
+	// ReturnsStatusIn has the versions of a kind with ReturnsDeleted in which a deletion returns a Status nevertheless.
+	ReturnsStatusIn []string
 }
 
 // Subresource describes an endpoint below an object.
@@ -166,7 +172,6 @@ func (g Group) Define(kind Kind) *resource.Definition {
 	d.TimeToLive = kind.TimeToLive
 	d.Decorate = kind.Decorate
 	d.Index = kind.Index
-	d.ReturnsDeleted = kind.ReturnsDeleted
 	if kind.Gate != "" && !utilfeature.DefaultFeatureGate.Enabled(kind.Gate) {
 		return d
 	}
@@ -253,10 +258,15 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 		Table:            g.table(d, kind),
 		FieldLabel:       g.builder.fieldLabel(gvk),
 		InternalMetadata: kind.InternalMetadata,
-		Plain:            kind.Plain,
+		NullRows:         kind.Plain || kind.NullRows,
+		UnsharedRows:     kind.Plain || kind.NullRows, // their column Created At shows a time as it is
+		ReturnsDeleted:   kind.ReturnsDeleted && !slices.Contains(kind.ReturnsStatusIn, name),
 		Deprecation:      warning,
 		RemovedIn:        removedIn,
 		Endpoints:        map[string]*resource.Endpoint{"": g.main(gvk, kind)},
+	}
+	if kind.PrintsList {
+		v.PrintedList = g.builder.listOf(internalOf(gvk).WithKind(d.ListKind))
 	}
 	if kind.Status != nil {
 		status := Update("status", kind.Status)

@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubernetes/pkg/apis/discovery"
 	_ "k8s.io/kubernetes/pkg/apis/discovery/install"
 	"k8s.io/kubernetes/pkg/registry/discovery/endpointslice"
@@ -17,13 +18,18 @@ import (
 func Definitions(builder *definition.Builder) []*resource.Definition {
 	group := builder.Group("discovery.k8s.io", "v1")
 	return []*resource.Definition{
-		group.Define(definition.Kind{Name: "EndpointSlice", Strategy: slices{endpointslice.Strategy}}),
+		group.Define(definition.Kind{
+			Name: "EndpointSlice", Strategy: slices{endpointslice.Strategy, endpointslice.Strategy},
+		}),
 	}
 }
 
 // slices is upstream's strategy without the check of IP addresses in slices of the address type FQDN, which logs an
 // error for each host name.
-type slices struct{ definition.Strategy }
+type slices struct {
+	definition.Strategy
+	rest.DeclarativeValidationStrategy
+}
 
 // WarningsOnUpdate implements rest.RESTUpdateStrategy.
 func (s slices) WarningsOnUpdate(ctx context.Context, object, old runtime.Object) []string {

@@ -25,10 +25,11 @@ import (
 // Definitions returns the kinds of the group. A claim with admin access requires a label of its namespace, which is
 // read from objects. authorizer decides whether a client may update the status of a claim.
 func Definitions(
-	builder *definition.Builder, objects resource.Client, authorizer authorizer.Authorizer,
+	builder *definition.Builder, objects resource.Client, authorizer authorizer.UnconditionalAuthorizer,
 ) []*resource.Definition {
 	group := builder.Group("resource.k8s.io", "v1", "v1beta2", "v1beta1", "v1alpha3")
 	stable := []string{"v1", "v1beta2", "v1beta1"}
+	beta := schema.GroupVersion{Group: "resource.k8s.io", Version: "v1beta2"}
 	alpha := schema.GroupVersion{Group: "resource.k8s.io", Version: "v1alpha3"}
 	namespaces := namespaceGetter{objects: objects}
 	claim := resourceclaim.NewStrategy(namespaces, authorizer)
@@ -37,8 +38,9 @@ func Definitions(
 			Name: "DeviceClass", Versions: stable, ReturnsDeleted: true, Strategy: deviceclass.Strategy,
 		}),
 		group.Define(definition.Kind{
-			Name: "DeviceTaintRule", Versions: []string{"v1beta2", "v1alpha3"}, Storage: alpha, ReturnsDeleted: true,
-			Strategy: devicetaintrule.Strategy, Status: devicetaintrule.StatusStrategy,
+			Name: "DeviceTaintRule", Versions: []string{"v1", "v1beta2", "v1alpha3"}, Storage: beta,
+			ReturnsDeleted: true, ReturnsStatusIn: []string{"v1"},
+			Strategy: devicetaintrule.Strategy, Status: devicetaintrule.StatusStrategy, PlainStatus: true,
 		}),
 		group.Define(definition.Kind{
 			Name: "ResourceClaim", Versions: stable, ReturnsDeleted: true, Attributes: resourceclaim.GetAttrs,

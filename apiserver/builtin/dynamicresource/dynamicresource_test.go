@@ -9,10 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/builtin/dynamicresource"
+	"quorate.dev/apiserver/registry/strategy"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -45,9 +47,9 @@ func TestServed(t *testing.T) {
 			Stored: "deviceclasses resource.k8s.io/v1", ReturnsDeleted: true, Columns: "Age",
 		},
 		{
-			Resource: "devicetaintrules", Kind: "DeviceTaintRule", Versions: "v1beta2 v1alpha3",
-			Stored: "devicetaintrules resource.k8s.io/v1alpha3", ReturnsDeleted: true,
-			Columns: "Key, Value, Effect, TimeAdded, Age", Subresources: []string{"status"},
+			Resource: "devicetaintrules", Kind: "DeviceTaintRule", Versions: "v1 v1beta2 v1alpha3",
+			Stored: "devicetaintrules resource.k8s.io/v1beta2", ReturnsDeleted: true, ReturnsStatusIn: "v1",
+			Columns: "Key, Value, Effect, TimeAdded, Age", Subresources: []string{"status (no table)"},
 		},
 		{
 			Resource: "resourceclaims", Kind: "ResourceClaim", Versions: "v1 v1beta2 v1beta1",
@@ -68,7 +70,7 @@ func TestServed(t *testing.T) {
 		{
 			Resource: "resourceslices", Kind: "ResourceSlice", Versions: "v1 v1beta2 v1beta1",
 			Stored: "resourceslices resource.k8s.io/v1", ReturnsDeleted: true,
-			Fields: "spec.driver spec.nodeName", Columns: "Node, Driver, Pool, Age",
+			Fields: "spec.driver spec.nodeName spec.pool.name", Columns: "Node, Driver, Pool, Age",
 		},
 	})
 }
@@ -176,5 +178,20 @@ func TestSlicesAreIndexedByNode(t *testing.T) {
 	}
 	if node, err := target.Index.Value(stored); err != nil || node != "one" || target.Index.Field != "spec.nodeName" {
 		t.Errorf("got %s=%q, %v", target.Index.Field, node, err)
+	}
+}
+
+// TestUnconditionalUpdates checks that updates of taint rules without a resourceVersion are allowed in v1beta2 and
+// v1alpha3, and not in v1.
+func TestUnconditionalUpdates(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{"v1": false, "v1beta2": true, "v1alpha3": true} {
+		target := builtintest.FindTarget(t, definitions(), "devicetaintrules", version)
+		ctx := request.WithRequestInfo(t.Context(), &request.RequestInfo{
+			IsResourceRequest: true, APIGroup: target.Group, APIVersion: target.Version.Name, Resource: target.Plural,
+		})
+		if got := strategy.ForUpdate(target).AllowUnconditionalUpdate(ctx); got != want {
+			t.Errorf("%s: unconditional updates are allowed: %t, want %t", version, got, want)
+		}
 	}
 }

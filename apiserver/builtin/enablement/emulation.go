@@ -13,9 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/component-base/compatibility"
+	baseversion "k8s.io/component-base/version"
 )
 
-// Emulation selects the APIs of an older Kubernetes version.
+// Emulation selects the APIs of a Kubernetes version.
 type Emulation struct {
 	// Version is the effective version; nil means this server's own version.
 	Version compatibility.EffectiveVersion
@@ -24,15 +25,21 @@ type Emulation struct {
 	// RuntimeConfigForwardCompatible also serves APIs that were introduced later if --runtime-config enables them by
 	// name.
 	RuntimeConfigForwardCompatible bool
+	// ServeRemoved also serves APIs that the emulated version removes, but none that an earlier version removed.
+	ServeRemoved bool
 }
 
-// Older reports whether another version than this server's own is emulated.
-func (e Emulation) Older() bool {
-	return e.Version != nil && !e.Version.EmulationVersion().EqualTo(e.Version.BinaryVersion().WithPatch(0))
+// version returns the emulated version.
+func (e Emulation) version() *version.Version {
+	if e.Version == nil {
+		return version.MustParse(baseversion.DefaultKubeBinaryVersion)
+	}
+	return e.Version.EmulationVersion()
 }
 
-// Emulate removes the APIs that were introduced after the emulated version. It returns kube-apiserver's error if
-// --runtime-config enables a removed API by name. schemes must contain all groups and versions.
+// Emulate disables the APIs that were removed in the emulated version or before, and the APIs that were introduced
+// after it, as removeDeletedKinds and removeUnintroducedKinds do upstream. It returns kube-apiserver's error if
+// --runtime-config enables by name an API that was introduced later. schemes must contain all groups and versions.
 func (a APIs) Emulate(emulation Emulation, schemes ...*runtime.Scheme) (APIs, error) {
 	e := emulator{Emulation: emulation, apis: a, emulated: map[schema.GroupVersionResource]bool{}}
 	for _, scheme := range schemes {
@@ -69,20 +76,25 @@ func (e emulator) group(scheme *runtime.Scheme, versions []schema.GroupVersion) 
 	// anyLower is set if a lower version is enabled as a whole.
 	anyLower := false
 	for _, gv := range versions {
-		introduced := introductions(scheme, gv)
+		kinds := lifecycles(scheme, gv)
 		alpha := alphaVersion.MatchString(gv.Version)
-		served := 0
-		for _, resource := range slices.Sorted(maps.Keys(introduced)) {
+		present, served := 0, 0
+		for _, resource := range slices.Sorted(maps.Keys(kinds)) {
 			gvr := gv.WithResource(resource)
 			on := e.apis.enabled(gvr)
 			if e.ForwardCompatible && !on && !e.apis.named(gvr) && (anyLower || lower[resource]) {
 				on = true
 				e.emulated[gvr] = true
 			}
+			if e.removes(kinds[resource].removed) {
+				e.emulated[gvr] = false
+				continue
+			}
+			present++
 			if !on {
 				continue
 			}
-			keep, err := e.keeps(gvr, introduced[resource], lower[resource])
+			keep, err := e.keeps(gvr, kinds[resource].introduced, lower[resource])
 			if err != nil {
 				return err
 			}
@@ -93,10 +105,9 @@ func (e emulator) group(scheme *runtime.Scheme, versions []schema.GroupVersion) 
 			served++
 			lower[resource] = lower[resource] || !alpha
 		}
-		if served == 0 && len(introduced) > 0 && e.apis.versions[gv] {
+		if served == 0 && present > 0 && e.apis.versions[gv] {
 			return fmt.Errorf("cannot enable version %s in runtime-config because all the resources have been introduced after "+
-				"the current version %s. Consider setting --runtime-config-emulation-forward-compatible=true", gv,
-				e.Version.EmulationVersion())
+				"the current version %s. Consider setting --runtime-config-emulation-forward-compatible=true", gv, e.version())
 		}
 		anyLower = anyLower || !alpha && e.apis.enabled(gv.WithResource(""))
 	}
@@ -110,9 +121,15 @@ func (a APIs) named(gvr schema.GroupVersionResource) bool {
 	return version || resource
 }
 
+// removes reports whether the emulated version or an earlier one removed a resource. removed is nil for resources that
+// are not removed.
+func (e emulator) removes(removed *version.Version) bool {
+	return removed != nil && !removed.GreaterThan(e.version()) && !(e.ServeRemoved && removed.EqualTo(e.version()))
+}
+
 // keeps reports whether an enabled resource is served. lower is set if a lower version of the resource is served.
 func (e emulator) keeps(gvr schema.GroupVersionResource, introduced *version.Version, lower bool) (bool, error) {
-	emulated := e.Version.EmulationVersion()
+	emulated := e.version()
 	switch {
 	case emulated.AtLeast(introduced), e.ForwardCompatible && lower:
 		return true, nil
@@ -125,9 +142,15 @@ func (e emulator) keeps(gvr schema.GroupVersionResource, introduced *version.Ver
 	return false, nil
 }
 
-// introductions returns the version in which each resource of a group version was introduced.
-func introductions(scheme *runtime.Scheme, gv schema.GroupVersion) map[string]*version.Version {
-	found := map[string]*version.Version{}
+// lifecycle has the Kubernetes versions that introduced and removed a kind. removed is nil for kinds that are not
+// removed.
+type lifecycle struct {
+	introduced, removed *version.Version
+}
+
+// lifecycles returns the lifecycle of each resource of a group version that has one.
+func lifecycles(scheme *runtime.Scheme, gv schema.GroupVersion) map[string]lifecycle {
+	found := map[string]lifecycle{}
 	for kind := range scheme.KnownTypes(gv) {
 		object, err := scheme.New(gv.WithKind(kind))
 		if err != nil || strings.HasSuffix(kind, "List") || strings.HasSuffix(kind, "Options") {
@@ -135,10 +158,22 @@ func introductions(scheme *runtime.Scheme, gv schema.GroupVersion) map[string]*v
 		}
 		if introduced, ok := Introduced(object); ok {
 			resource, _ := meta.UnsafeGuessKindToResource(gv.WithKind(kind))
-			found[resource.Resource] = introduced
+			found[resource.Resource] = lifecycle{introduced, removal(object)}
 		}
 	}
 	return found
+}
+
+// removal returns the Kubernetes version that removes the kind of an object, or nil if there is none.
+func removal(object runtime.Object) *version.Version {
+	kind, ok := object.(interface {
+		APILifecycleRemoved() (major, minor int)
+	})
+	if !ok {
+		return nil
+	}
+	major, minor := kind.APILifecycleRemoved()
+	return version.MajorMinor(uint(major), uint(minor))
 }
 
 // Introduced returns the Kubernetes version that introduced the kind of an object, if the object has one.

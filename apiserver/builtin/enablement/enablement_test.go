@@ -37,9 +37,11 @@ var runtimeConfigs = []struct{ config, want string }{
 	{"apps/v1/deployments=false", "-apps/v1/deployments +apps/v1/replicasets"},
 	{"apps/v1=false,apps/v1/deployments=true", "+apps/v1/deployments -apps/v1/replicasets"},
 	{
-		"networking.k8s.io/v1beta1/ipaddresses=true",
-		"+networking.k8s.io/v1beta1/ipaddresses -networking.k8s.io/v1beta1/servicecidrs",
+		"resource.k8s.io/v1beta1/deviceclasses=true",
+		"+resource.k8s.io/v1beta1/deviceclasses -resource.k8s.io/v1beta1/resourceslices",
 	},
+	// The beta version is gone since 1.37.
+	{"networking.k8s.io/v1beta1=true", "-networking.k8s.io/v1beta1/ipaddresses +networking.k8s.io/v1/ipaddresses"},
 	{"apiextensions.k8s.io/v1=false", "-apiextensions.k8s.io/v1/customresourcedefinitions"},
 	{"authentication.k8s.io/v1beta1=true", "-authentication.k8s.io/v1beta1/selfsubjectreviews"}, // gone since 1.33
 	{"apiregistration.k8s.io/v1=false", "!API group/version apiregistration.k8s.io/v1 must be enabled"},
@@ -97,7 +99,20 @@ func TestEmulation(t *testing.T) {
 		name, version, config, want string
 		forward, configForward      bool
 	}{
-		{name: "this version", version: "1.36", want: "+admissionregistration.k8s.io/v1/mutatingadmissionpolicies"},
+		{name: "this version", version: "1.37", want: "+admissionregistration.k8s.io/v1/mutatingadmissionpolicies"},
+		{
+			name: "removed by it", version: "1.37", config: "api/beta=true",
+			want: "-networking.k8s.io/v1beta1/ipaddresses +resource.k8s.io/v1beta1/deviceclasses",
+		},
+		{
+			name: "removed after it", version: "1.36", config: "api/all=true",
+			want: "+networking.k8s.io/v1beta1/ipaddresses +storage.k8s.io/v1beta1/volumeattributesclasses " +
+				"+certificates.k8s.io/v1alpha1/clustertrustbundles",
+		},
+		{
+			name: "removed by name", version: "1.37", config: "networking.k8s.io/v1beta1/ipaddresses=true",
+			want: "-networking.k8s.io/v1beta1/ipaddresses",
+		},
 		{
 			name: "later introduced", version: "1.35",
 			want: "-admissionregistration.k8s.io/v1/mutatingadmissionpolicies +apps/v1/deployments",
@@ -162,5 +177,34 @@ func TestEmulation(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestServeRemoved checks that KUBE_APISERVER_SERVE_REMOVED_APIS_FOR_ONE_RELEASE serves the APIs that this version
+// removes, and no API that an earlier version has removed.
+func TestServeRemoved(t *testing.T) {
+	const variable = "KUBE_APISERVER_SERVE_REMOVED_APIS_FOR_ONE_RELEASE"
+	beta := map[string]string{"api/beta": "true"}
+	addresses := schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1beta1", Resource: "ipaddresses"}
+	policies := schema.GroupVersionResource{
+		Group: "admissionregistration.k8s.io", Version: "v1beta1", Resource: "validatingadmissionpolicies",
+	}
+	for value, want := range map[string]bool{"true": true, "1": true, "false": false} {
+		t.Setenv(variable, value)
+		apis, err := builtin.Enable(beta, enablement.Emulation{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := apis.Serves(addresses); got != want {
+			t.Errorf("%s: got %v, want %v", value, got, want)
+		}
+		if apis.Serves(policies) {
+			t.Errorf("%s: an API that an earlier version removed is served", value)
+		}
+	}
+	t.Setenv(variable, "always")
+	const want = `strconv.ParseBool: parsing "always": invalid syntax`
+	if _, err := builtin.Enable(nil, enablement.Emulation{}); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }

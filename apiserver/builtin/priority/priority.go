@@ -34,7 +34,7 @@ var groups = map[string]group{
 	"storage.k8s.io":               {16800, map[string]int32{"v1": 15, "v1beta1": 9, "v1alpha1": 1}},
 	"admissionregistration.k8s.io": {16700, map[string]int32{"v1": 15, "v1beta1": 12, "v1alpha1": 9}},
 	"apiextensions.k8s.io":         {16700, map[string]int32{"v1": 15}},
-	"scheduling.k8s.io":            {16600, map[string]int32{"v1": 15, "v1alpha2": 2}},
+	"scheduling.k8s.io":            {16600, map[string]int32{"v1": 15, "v1beta1": 9, "v1alpha3": 3}},
 	"coordination.k8s.io":          {16500, map[string]int32{"v1": 15, "v1beta1": 13, "v1alpha2": 12}},
 	"node.k8s.io":                  {16300, map[string]int32{"v1": 15, "v1beta1": 9, "v1alpha1": 1}},
 	"discovery.k8s.io":             {16200, map[string]int32{"v1": 15, "v1beta1": 12}},
@@ -43,7 +43,8 @@ var groups = map[string]group{
 		16100, map[string]int32{"v1": 21, "v1beta3": 18, "v1beta2": 15, "v1beta1": 12, "v1alpha1": 9},
 	},
 	"internal.apiserver.k8s.io": {16000, map[string]int32{"v1alpha1": 9}},
-	"storagemigration.k8s.io":   {15800, map[string]int32{"v1beta1": 9}},
+	"storagemigration.k8s.io":   {15800, map[string]int32{"v1": 15, "v1beta1": 9}},
+	"lifecycle.k8s.io":          {15700, map[string]int32{"v1alpha1": 1}},
 }
 
 // BuiltIn returns the priority of a built-in group version, and reports whether gv is built-in.

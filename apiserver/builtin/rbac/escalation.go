@@ -20,7 +20,7 @@ type Rules = validation.AuthorizationRuleResolver
 // Guard implements upstream's escalation check: a write of a role or binding must not grant permissions that the user
 // lacks, unless the user has the permission to escalate or bind.
 type Guard struct {
-	Authorizer authorizer.Authorizer
+	Authorizer authorizer.UnconditionalAuthorizer
 	Rules      Rules
 }
 

@@ -2,6 +2,7 @@
 package scale
 
 import (
+	"context"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	_ "k8s.io/kubernetes/pkg/apis/autoscaling/install"
@@ -125,13 +127,23 @@ func (View) Set(parent, view runtime.Object) error {
 	return nil
 }
 
+// version returns the version of Scales that declarative validation uses, for a parent in any version.
+type version struct{}
+
+// GroupVersionKind implements rest.GroupVersionKindProvider.
+func (version) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind { return Kind }
+
 // Validate implements resource.View.
-func (View) Validate(view runtime.Object) error {
+func (View) Validate(ctx context.Context, view, old runtime.Object) error {
 	scale, ok := view.(*autoscaling.Scale)
 	if !ok {
 		return apierrors.NewBadRequest(fmt.Sprintf("expected input object type to be Scale, but %T", view))
 	}
-	if errs := validation.ValidateScale(scale); len(errs) > 0 {
+	former, ok := old.(*autoscaling.Scale)
+	if !ok {
+		return fmt.Errorf("validate an update of a %T to a Scale", old)
+	}
+	if errs := validation.ValidateScaleUpdate(ctx, scale, former, legacyscheme.Scheme, version{}); len(errs) > 0 {
 		return request.Invalid(Kind.GroupKind(), scale.Name, errs)
 	}
 	return nil

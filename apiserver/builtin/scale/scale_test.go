@@ -6,6 +6,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -71,8 +72,11 @@ func TestViewRejectsOtherKinds(t *testing.T) {
 	if _, err := (scale.View{}).Get(&core.Pod{}); err == nil {
 		t.Error("a pod has a scale")
 	}
+	ctx := request.WithRequestInfo(t.Context(), &request.RequestInfo{
+		APIGroup: "apps", APIVersion: "v1", Resource: "deployments", Subresource: "scale",
+	})
 	if err := (scale.View{}).Validate(
-		&autoscaling.Scale{Spec: autoscaling.ScaleSpec{Replicas: -1}},
+		ctx, &autoscaling.Scale{Spec: autoscaling.ScaleSpec{Replicas: -1}}, &autoscaling.Scale{},
 	); !apierrors.IsInvalid(err) {
 		t.Errorf("negative replicas: %v", err)
 	}

@@ -6,11 +6,13 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 	api "k8s.io/kubernetes/pkg/apis/scheduling"
 	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
 	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/registry/scheduling/compositepodgroup"
 	"k8s.io/kubernetes/pkg/registry/scheduling/podgroup"
 	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
 	"k8s.io/kubernetes/pkg/registry/scheduling/workload"
@@ -21,20 +23,26 @@ import (
 
 // Definitions returns the kinds of the group.
 func Definitions(builder *definition.Builder) []*resource.Definition {
-	group := builder.Group("scheduling.k8s.io", "v1", "v1alpha2")
-	workloads := []string{"v1alpha2"}
-	pods := podgroup.NewStrategy()
+	group := builder.Group("scheduling.k8s.io", "v1", "v1beta1", "v1alpha3")
+	workloads := []string{"v1beta1", "v1alpha3"}
+	beta := schema.GroupVersion{Group: "scheduling.k8s.io", Version: "v1beta1"}
+	alpha := schema.GroupVersion{Group: "scheduling.k8s.io", Version: "v1alpha3"}
+	pods, composite := podgroup.NewStrategy(), compositepodgroup.NewStrategy()
 	return []*resource.Definition{
 		group.Define(definition.Kind{
 			Name: "PriorityClass", Versions: []string{"v1"}, ShortNames: []string{"pc"}, Strategy: priorityclass.Strategy,
 			Delete: classDeletion{priorityclass.Strategy},
 		}),
 		group.Define(definition.Kind{
-			Name: "PodGroup", Versions: workloads, Gate: features.GenericWorkload,
+			Name: "PodGroup", Versions: workloads, Storage: beta, Gate: features.GenericWorkload,
 			Strategy: pods, Status: podgroup.NewStatusStrategy(pods),
 		}),
 		group.Define(definition.Kind{
-			Name: "Workload", Versions: workloads, Gate: features.GenericWorkload, Strategy: workload.Strategy,
+			Name: "Workload", Versions: workloads, Storage: beta, Gate: features.GenericWorkload, Strategy: workload.Strategy,
+		}),
+		group.Define(definition.Kind{
+			Name: "CompositePodGroup", Versions: []string{"v1alpha3"}, Storage: alpha, Gate: features.CompositePodGroup,
+			Strategy: composite, Status: compositepodgroup.NewStatusStrategy(composite),
 		}),
 	}
 }

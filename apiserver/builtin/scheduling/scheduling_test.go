@@ -14,7 +14,9 @@ import (
 )
 
 func TestServed(t *testing.T) {
-	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.GenericWorkload, true)
+	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
+		features.GenericWorkload: true, features.TopologyAwareWorkloadScheduling: true, features.CompositePodGroup: true,
+	})
 	builtintest.CheckServed(t, scheduling.Definitions(builtintest.NewBuilder()), []builtintest.Served{
 		{
 			Resource: "priorityclasses", Kind: "PriorityClass", Versions: "v1", ShortNames: "pc",
@@ -22,13 +24,18 @@ func TestServed(t *testing.T) {
 			Columns: "Value, Global-Default, Age, PreemptionPolicy",
 		},
 		{
-			Resource: "podgroups", Kind: "PodGroup", Versions: "v1alpha2", Namespaced: true,
-			Stored: "podgroups scheduling.k8s.io/v1alpha2", Columns: "Policy, Workload, Status, Age",
+			Resource: "podgroups", Kind: "PodGroup", Versions: "v1beta1 v1alpha3", Namespaced: true,
+			Stored: "podgroups scheduling.k8s.io/v1beta1", Columns: "Policy, Workload, Status, Age",
 			Subresources: []string{"status"},
 		},
 		{
-			Resource: "workloads", Kind: "Workload", Versions: "v1alpha2", Namespaced: true,
-			Stored: "workloads scheduling.k8s.io/v1alpha2", Columns: "Age",
+			Resource: "workloads", Kind: "Workload", Versions: "v1beta1 v1alpha3", Namespaced: true,
+			Stored: "workloads scheduling.k8s.io/v1beta1", Columns: "Age",
+		},
+		{
+			Resource: "compositepodgroups", Kind: "CompositePodGroup", Versions: "v1alpha3", Namespaced: true,
+			Stored: "compositepodgroups scheduling.k8s.io/v1alpha3", Columns: "Policy, Workload, Age",
+			Subresources: []string{"status"},
 		},
 	})
 }

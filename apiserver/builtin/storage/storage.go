@@ -22,13 +22,16 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 		group.Define(definition.Kind{
 			Name: "CSIDriver", Versions: stable, ReturnsDeleted: true, Strategy: csidriver.Strategy,
 		}),
-		group.Define(definition.Kind{Name: "CSINode", Versions: stable, ReturnsDeleted: true, Strategy: csinode.Strategy}),
+		group.Define(definition.Kind{
+			Name: "CSINode", Versions: stable, ReturnsDeleted: true,
+			Strategy: csinode.Strategy, Status: csinode.StatusStrategy,
+		}),
 		group.Define(definition.Kind{
 			Name: "CSIStorageCapacity", Versions: stable, Strategy: csistoragecapacity.Strategy, Plain: true,
 		}),
 		group.Define(definition.Kind{
 			Name: "StorageClass", Versions: stable, ReturnsDeleted: true, ShortNames: []string{"sc"},
-			Strategy: storageclass.Strategy,
+			Strategy: storageclass.Strategy, PrintsList: true,
 		}),
 		group.Define(definition.Kind{
 			Name: "VolumeAttachment", Versions: stable, ReturnsDeleted: true,

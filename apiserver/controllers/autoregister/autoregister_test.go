@@ -131,8 +131,8 @@ func TestConcurrentReplicas(t *testing.T) {
 	idle(t, replicas...)
 	response := must[*clientv3.GetResponse](t)(client.Get(t.Context(),
 		"/registry/apiregistration.k8s.io/apiservices/", clientv3.WithPrefix()))
-	if len(response.Kvs) != 21+2 { // kube-apiserver's without --runtime-config, and two custom ones
-		t.Errorf("%d APIServices, want 23", len(response.Kvs))
+	if len(response.Kvs) != 22+2 { // kube-apiserver's without --runtime-config, and two custom ones
+		t.Errorf("%d APIServices, want 24", len(response.Kvs))
 	}
 	for _, kv := range response.Kvs {
 		if kv.Version != 1 {

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -180,7 +181,7 @@ func TestReasons(t *testing.T) {
 			Addresses: []string{"192.0.2.1"}, Conditions: discovery.EndpointConditions{Ready: ptr.To(false)},
 		}},
 		Ports: []discovery.EndpointPort{{
-			Name: ptr.To("https"), Port: ptr.To[int32](8443), Protocol: ptr.To(core.ProtocolTCP),
+			Name: ptr.To("https"), Port: ptr.To[int32](8443), Protocol: ptr.To(corev1.ProtocolTCP),
 		}},
 	})
 	r.await(t, "v1.a.example", "MissingEndpoints")

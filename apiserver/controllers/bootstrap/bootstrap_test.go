@@ -30,7 +30,7 @@ var (
 
 // counts are the numbers of objects that kube-apiserver 1.36 creates at its first start.
 var counts = map[string]int64{
-	"namespaces": 4, "clusterroles": 69, "clusterrolebindings": 50, "roles": 7, "rolebindings": 7, "priorityclasses": 2,
+	"namespaces": 4, "clusterroles": 73, "clusterrolebindings": 54, "roles": 7, "rolebindings": 7, "priorityclasses": 2,
 	"flowschemas": 11, "prioritylevelconfigurations": 8,
 }
 

@@ -37,7 +37,7 @@ func TestFeatureGates(t *testing.T) {
 
 func peerAddress(t *testing.T, s *builtintest.Server) bool {
 	b := bootstrap.New(s, clock.RealClock{}, logr.Discard())
-	background(t, func(ctx context.Context) { _ = b.Identity("vm", "10.0.0.1:6443").Run(ctx) })
+	background(t, func(ctx context.Context) { _ = b.Identity("vm", "10.0.0.1:6443").Run(ctx, func() {}) })
 	var lease *coordination.Lease
 	eventually(t, "a lease", func() bool {
 		object, err := s.Get(t.Context(),

@@ -66,13 +66,21 @@ func IdentityOf(hostname string) string {
 	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
 }
 
-// Run replaces the lease of a previous process, renews it until ctx ends, and deletes it.
-func (i *Identity) Run(ctx context.Context) error {
+// Run replaces the lease of a previous process, renews it until ctx ends, and deletes it. It calls renewed after
+// each renewal.
+func (i *Identity) Run(ctx context.Context, renewed func()) error {
 	if err := i.delete(ctx); err != nil && ctx.Err() == nil {
 		i.bootstrap.logger.Error(err, "Failed to delete the lease of the previous process; it will be renewed",
 			"lease", i.name)
 	}
-	loop := Loop{Name: i.name, Pass: i.renew, Every: identityRenewal}
+	renew := func(ctx context.Context) error {
+		err := i.renew(ctx)
+		if err == nil {
+			renewed()
+		}
+		return err
+	}
+	loop := Loop{Name: i.name, Pass: renew, Every: identityRenewal}
 	loop.Run(ctx, i.bootstrap.clock, i.bootstrap.logger)
 	releaseCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()

@@ -47,7 +47,7 @@ func TestIdentityIsSharedOnOneHost(t *testing.T) {
 	}, funcr.Options{})
 	fake := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	stop := background(t, func(ctx context.Context) {
-		bootstrap.New(overtaken{s}, fake, logger).Identity("vm", "10.0.0.1:6443").Run(ctx)
+		bootstrap.New(overtaken{s}, fake, logger).Identity("vm", "10.0.0.1:6443").Run(ctx, func() {})
 	})
 	eventually(t, "a renewal of the shared lease", func() bool {
 		key := resource.Key{

@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"math/big"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -71,9 +72,14 @@ func TestIdentityIsRenewedAndReleased(t *testing.T) {
 			RenewTime: &metav1.MicroTime{Time: fake.Now()},
 		},
 	}, resource.WriteOptions{}))
-	stop := background(t, func(ctx context.Context) { b.Identity("vm", "10.0.0.1:6443").Run(ctx) })
-	eventually(t, "a lease", func() bool { l := lease(); return l != nil && *l.Spec.HolderIdentity != "earlier" })
+	held := make(chan struct{})
+	release := sync.OnceFunc(func() { close(held) })
+	stop := background(t, func(ctx context.Context) { b.Identity("vm", "10.0.0.1:6443").Run(ctx, release) })
+	<-held
 	made := lease()
+	if made == nil || *made.Spec.HolderIdentity == "earlier" {
+		t.Fatalf("the lease is reported to be held, but is %+v", made)
+	}
 	if !strings.HasPrefix(*made.Spec.HolderIdentity, name+"_") || *made.Spec.LeaseDurationSeconds != 3600 ||
 		made.Labels["apiserver.kubernetes.io/identity"] != "kube-apiserver" ||
 		made.Labels["kubernetes.io/hostname"] != "vm" ||

@@ -6,6 +6,7 @@ package leadership
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/informers"
@@ -37,8 +38,11 @@ func Run(ctx context.Context, client *rest.Config, timers config.Leadership) err
 		collector := leaderelection.NewLeaseCandidateGC(objects, collectionPeriod, candidates)
 		return func(ctx context.Context, workers int) {
 			factory.StartWithContext(ctx)
-			go collector.Run(ctx)
+			// The next term must not begin before both controllers have ended.
+			var collecting sync.WaitGroup
+			collecting.Go(func() { collector.Run(ctx) })
 			controller.Run(ctx, workers)
+			collecting.Wait()
 			factory.Shutdown()
 		}, nil
 	}, leaderelection.LeaderElectionTimers{

@@ -1,6 +1,7 @@
 // Command generate writes the OpenAPI documents of the built-in kinds to one compressed archive, as JSON and
-// protobuf. It derives them from the documents in the Kubernetes module: it adds enum values, and reduces version 2
-// to the resources that are served by default. Package openapi compares the result with upstream's documents.
+// protobuf. It derives them from the documents in the Kubernetes module: it adds enum values and API versions that are
+// served only if an older Kubernetes version is emulated, and reduces version 2 to the resources that are served by
+// default. Package openapi compares the result with upstream's documents.
 package main
 
 import (
@@ -96,6 +97,9 @@ func archive(source, minor string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := reduction.AddRemovedV3(documents); err != nil {
+		return nil, err
+	}
 	for path, document := range documents {
 		addEnumerations(at(at(document, "components"), "schemas"), enumerations)
 		if err := addV3(files, contents.V3, path, document); err != nil {
@@ -105,6 +109,9 @@ func archive(source, minor string) ([]byte, error) {
 	}
 	swagger, err := readV2(filepath.Join(source, "swagger.json"), minor)
 	if err != nil {
+		return nil, err
+	}
+	if err := reduction.AddRemovedV2(swagger); err != nil {
 		return nil, err
 	}
 	addEnumerations(at(swagger, "definitions"), enumerations)

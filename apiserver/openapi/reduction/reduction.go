@@ -1,5 +1,6 @@
 // Package reduction reduces OpenAPI documents, decoded as JSON values, to the served resources, and encodes them with
-// insertion points. The generator and package openapi use it.
+// insertion points. It also adds API versions that upstream's documents lack. The generators and package openapi use
+// it.
 package reduction
 
 import (

@@ -11,7 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
+	genericrequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/apis/apps"
 
@@ -86,6 +88,19 @@ func labelsOf(d *apps.Deployment) func(yield func(string) bool) {
 	}
 }
 
+// inCBOR returns a configuration with one label.
+func inCBOR(t *testing.T, apiVersion, label, value string) string {
+	t.Helper()
+	encoded, err := cbor.Marshal(map[string]any{
+		"apiVersion": apiVersion, "kind": "Deployment",
+		"metadata": map[string]any{"name": "web", "labels": map[string]any{label: value}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(encoded)
+}
+
 // TestPatches applies patches of each type to a deployment.
 func TestPatches(t *testing.T) {
 	t.Parallel()
@@ -152,14 +167,21 @@ func TestPatches(t *testing.T) {
 			data: "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, labels: {c: d}}}"},
 		{name: "apply that conflicts", patch: types.ApplyYAMLPatchType, err: "conflict",
 			data: "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, labels: {a: d}}}"},
-		{name: "apply that is no YAML", patch: types.ApplyYAMLPatchType, data: "{", err: "error decoding YAML"},
+		{name: "apply that is no YAML", patch: types.ApplyYAMLPatchType, data: "{", err: "error decoding patch"},
 		{name: "apply with a field twice", patch: types.ApplyYAMLPatchType, validation: resource.Warn,
 			want:    "main=one proxy=two labels a=b,c=d",
 			data:    "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web, labels: {c: x, c: d}}",
 			warning: `key "c" already set in map`},
 		{name: "apply with a field twice, strict", patch: types.ApplyYAMLPatchType, validation: resource.Strict,
-			err:  "error strict decoding YAML",
+			err:  "error strict decoding patch",
 			data: "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web, labels: {c: x, c: d}}"},
+		{name: "apply in CBOR", patch: types.ApplyCBORPatchType, want: "main=one proxy=two labels a=b,c=d",
+			validation: resource.Strict, data: inCBOR(t, "apps/v1", "c", "d")},
+		{name: "apply in CBOR that conflicts", patch: types.ApplyCBORPatchType, err: "conflict",
+			data: inCBOR(t, "apps/v1", "a", "d")},
+		{name: "apply that is no CBOR", patch: types.ApplyCBORPatchType, data: "{}", err: "error decoding patch"},
+		{name: "apply in CBOR with a field twice", patch: types.ApplyCBORPatchType, err: "error decoding patch",
+			data: "\xa2\x44kind\x41a\x44kind\x41a"},
 		{
 			name: "another name", patch: types.MergePatchType, data: `{"metadata":{"name":"x"}}`,
 			err: "does not match the name on the URL",
@@ -266,6 +288,9 @@ func TestViewOfScale(t *testing.T) {
 	t.Parallel()
 	target := deployments(t, "scale")
 	stored := newTrackedDeployment(t, deployments(t, ""))
+	ctx := genericrequest.WithRequestInfo(t.Context(), &genericrequest.RequestInfo{
+		APIGroup: "apps", APIVersion: "v1", Resource: "deployments", Subresource: "scale",
+	})
 	view, err := change.NewView(target, stored)
 	if err != nil {
 		t.Fatal(err)
@@ -277,7 +302,7 @@ func TestViewOfScale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := view.Write(after); err != nil {
+	if err := view.Write(ctx, after); err != nil {
 		t.Fatal(err)
 	}
 	scaled := view.Object.(*apps.Deployment)
@@ -293,7 +318,7 @@ func TestViewOfScale(t *testing.T) {
 	}
 	patch.Data = []byte(`{"spec":{"replicas":-1}}`)
 	if after, err = patch.Apply(t.Context(), target, view.Before); err == nil {
-		err = view.Write(after)
+		err = view.Write(ctx, after)
 	}
 	if !apierrors.IsInvalid(err) {
 		t.Errorf("negative replicas: %v", err)

@@ -1,6 +1,7 @@
 package change_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -187,7 +188,7 @@ func (v initialScale) Before(runtime.Object) (runtime.Object, error) {
 	return &autoscaling.Scale{}, v.fails
 }
 
-func (initialScale) Validate(runtime.Object) error { return nil }
+func (initialScale) Validate(context.Context, runtime.Object, runtime.Object) error { return nil }
 
 func (v initialScale) Set(runtime.Object, runtime.Object) error { return v.fails }
 
@@ -204,7 +205,7 @@ func TestInitialView(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := view.Write(view.Before); err != nil {
+	if err := view.Write(t.Context(), view.Before); err != nil {
 		t.Fatal(err)
 	}
 	if !change.SameManagers(view.Object.(*apps.Deployment).ManagedFields, stored.ManagedFields) {
@@ -233,7 +234,7 @@ func TestViewHasTheRevisionOfTheBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		scale := &autoscaling.Scale{ObjectMeta: metav1.ObjectMeta{ResourceVersion: sent}}
-		if err := view.Write(scale); err != nil {
+		if err := view.Write(t.Context(), scale); err != nil {
 			t.Fatal(err)
 		}
 		if got := view.Object.(*apps.Deployment).ResourceVersion; got != want {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/mergepatch"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -51,7 +52,9 @@ type Patch struct {
 }
 
 // CreatesMissing implements Change: only a server-side apply has a whole object.
-func (p Patch) CreatesMissing() bool { return p.Type == types.ApplyYAMLPatchType }
+func (p Patch) CreatesMissing() bool {
+	return p.Type == types.ApplyYAMLPatchType || p.Type == types.ApplyCBORPatchType
+}
 
 // Apply implements Change. Like a PUT, a patch must not change the name or the namespace of the object: the result is
 // checked against the path of the request (patcher.applyPatch).
@@ -84,8 +87,11 @@ func (p Patch) check(codec resource.Codec) error {
 	if !ok {
 		return nil
 	}
-	if p.Type == types.ApplyYAMLPatchType {
+	switch p.Type {
+	case types.ApplyYAMLPatchType:
 		return checker.CheckBody(p.Data, runtime.ContentTypeYAML)
+	case types.ApplyCBORPatchType:
+		return checker.CheckBody(p.Data, runtime.ContentTypeCBOR)
 	}
 	return checker.CheckBody(p.Data, runtime.ContentTypeJSON)
 }
@@ -96,7 +102,7 @@ func (Patch) UID() types.UID { return "" }
 // patched applies the patch. current is nil only for a server-side apply.
 func (p Patch) patched(ctx context.Context, t resource.Target, current runtime.Object) (runtime.Object, error) {
 	switch p.Type {
-	case types.ApplyYAMLPatchType:
+	case types.ApplyYAMLPatchType, types.ApplyCBORPatchType:
 		return p.apply(ctx, t, current)
 	case types.StrategicMergePatchType:
 		return p.strategic(ctx, t, current)
@@ -309,8 +315,8 @@ func (p Patch) apply(ctx context.Context, t resource.Target, current runtime.Obj
 		return nil, apierrors.NewInternalError(fmt.Errorf("prepare the field manager: %w", err))
 	}
 	configuration := &unstructured.Unstructured{Object: map[string]any{}}
-	if err := yaml.Unmarshal(p.Data, &configuration.Object); err != nil {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
+	if err := p.unmarshal(&configuration.Object); err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
 	}
 	if !isTrackable(configuration) || !isTrackable(current) {
 		return nil, errNotTracked()
@@ -322,16 +328,24 @@ func (p Patch) apply(ctx context.Context, t resource.Target, current runtime.Obj
 	if err != nil {
 		return nil, err
 	}
-	if !p.detectsUnknown() {
+	if !p.detectsUnknown() || p.Type == types.ApplyCBORPatchType { // CBOR with duplicate keys is invalid
 		return object, nil
 	}
 	if err := yaml.UnmarshalStrict(p.Data, &map[string]any{}); err != nil {
 		if p.Validation == resource.Strict {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("error strict decoding YAML: %v", err))
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("error strict decoding patch: %v", err))
 		}
 		Warn(ctx, []error{err})
 	}
 	return object, nil
+}
+
+// unmarshal decodes a configuration of server-side apply.
+func (p Patch) unmarshal(into *map[string]any) error {
+	if p.Type == types.ApplyCBORPatchType {
+		return cbor.Unmarshal(p.Data, into)
+	}
+	return yaml.Unmarshal(p.Data, into)
 }
 
 // Warn sends decoding problems to the client as warnings. A problem that the YAML decoder reports becomes one warning

@@ -1,6 +1,8 @@
 package change
 
 import (
+	"context"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,8 +40,8 @@ func NewView(t resource.Target, stored runtime.Object) (*View, error) {
 
 // Write validates the changed view and writes it into Object. The resourceVersion of the view becomes the
 // resourceVersion of the object, so that the registry checks it as in any other update.
-func (v *View) Write(after runtime.Object) error {
-	if err := v.view.Validate(after); err != nil {
+func (v *View) Write(ctx context.Context, after runtime.Object) error {
+	if err := v.view.Validate(ctx, after, v.Before); err != nil {
 		return err
 	}
 	if err := v.view.Set(v.Object, after); err != nil {

@@ -34,8 +34,10 @@ type Options struct {
 	Registry *registry.Registry
 	// Auditor records the writes; nil: they are not audited.
 	Auditor *audit.Auditor
-	Clock   clock.Clock
-	Logger  logr.Logger
+	// Permit returns the error of a write that must not be made yet; nil permits all writes.
+	Permit func(t resource.Target, verb string) error
+	Clock  clock.Clock
+	Logger logr.Logger
 }
 
 // New returns a client without a name, whose writes are part of clients' requests.
@@ -50,6 +52,15 @@ func (c *Client) writeContext(ctx context.Context) context.Context {
 		return ctx
 	}
 	return writelimit.WithWriter(ctx, c.writer)
+}
+
+// writeTarget returns the target of a write, or an error if there is none or the write is not permitted.
+func (c *Client) writeTarget(key resource.Key, verb string) (resource.Target, error) {
+	t, err := c.options.Registry.Target(key)
+	if err == nil && c.options.Permit != nil {
+		err = c.options.Permit(t, verb)
+	}
+	return t, err
 }
 
 // Cache returns the watch cache of a resource, for informers.
@@ -113,7 +124,7 @@ func (c *Client) Create(
 ) (runtime.Object, error) {
 	key.Name = "" // the object has it, or generateName
 	ctx = c.writeContext(ctx)
-	t, err := c.options.Registry.Target(key)
+	t, err := c.writeTarget(key, "create")
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +141,7 @@ func (c *Client) Update(
 	ctx context.Context, key resource.Key, edit func(runtime.Object) error, options resource.WriteOptions,
 ) (runtime.Object, error) {
 	ctx = c.writeContext(ctx)
-	t, err := c.options.Registry.Target(key)
+	t, err := c.writeTarget(key, "update")
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +176,7 @@ func (c *Client) Apply(
 	ctx context.Context, key resource.Key, configuration any, options resource.WriteOptions,
 ) (runtime.Object, error) {
 	ctx = c.writeContext(ctx)
-	t, err := c.options.Registry.Target(key)
+	t, err := c.writeTarget(key, "patch")
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +198,7 @@ func (c *Client) Apply(
 // Delete implements resource.Writer.
 func (c *Client) Delete(ctx context.Context, key resource.Key, options *metav1.DeleteOptions) error {
 	ctx = c.writeContext(ctx)
-	t, err := c.options.Registry.Target(key)
+	t, err := c.writeTarget(key, "delete")
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"quorate.dev/apiserver/admission"
@@ -231,6 +232,36 @@ func TestWrites(t *testing.T) {
 		if stored := list(t, s, keyOf(""), resource.ReadOptions{}); got != step.want || stored != step.stored {
 			t.Errorf("%s: got %q and stored %q, want %q and %q", step.name, got, stored, step.want, step.stored)
 		}
+	}
+}
+
+// TestPermit makes writes that are not permitted. Reads and the objects are not affected.
+func TestPermit(t *testing.T) {
+	t.Parallel()
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
+	ctx, options, refused := t.Context(), resource.WriteOptions{}, errors.New("refused")
+	succeeds(t)(s.Create(ctx, keyOf(""), newConfigMap("a", "1"), options))
+	var asked []string
+	c := client.New(client.Options{
+		Registry: s.Registry, Clock: clock.RealClock{}, Permit: func(t resource.Target, verb string) error {
+			asked = append(asked, verb+" "+t.Namespace+"/"+t.Plural)
+			return refused
+		},
+	}).Named("writer")
+	_, created := c.Create(ctx, keyOf(""), newConfigMap("b", "1"), options)
+	_, updated := c.Update(ctx, keyOf("a"), setN("2"), options)
+	_, applied := c.Apply(ctx, keyOf("a"), configuration("a", "3"), options)
+	for i, err := range []error{created, updated, applied, c.Delete(ctx, keyOf("a"), nil)} {
+		if !errors.Is(err, refused) {
+			t.Errorf("write %d: got the error %v", i, err)
+		}
+	}
+	if got := list(t, c, keyOf(""), resource.ReadOptions{}); got != "a=1" {
+		t.Errorf("stored %s", got)
+	}
+	want := []string{"create one/configmaps", "update one/configmaps", "patch one/configmaps", "delete one/configmaps"}
+	if !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, want %q", asked, want)
 	}
 }
 

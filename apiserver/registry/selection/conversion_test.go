@@ -130,6 +130,15 @@ func (w *widgetWorld) put(t *testing.T, name, color string) {
 }
 
 // watch returns a watcher of later changes.
+// putObject stores a JSON object with a UID, which no webhook converts.
+func (w *widgetWorld) putObject(t *testing.T, name, uid string) {
+	t.Helper()
+	object := fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"a","uid":%q}} local`, name, uid)
+	if _, err := w.etcd.Put(t.Context(), "/registry/widgets/a/"+name, object); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (w *widgetWorld) watch(t *testing.T) *watchcache.Watcher {
 	t.Helper()
 	revision := builtintest.Must[*clientv3.GetResponse](t)(w.etcd.Get(t.Context(), "/")).Header.Revision

@@ -31,16 +31,20 @@ func (f *Filter) Scan(ctx context.Context, snapshot *watchcache.Snapshot, from s
 		return f.scanConverted(ctx, snapshot, from, page)
 	}
 	var err error
+	var known *watchcache.KnownLabels // nil for the first entries, because many scans visit few
 	f.visit(snapshot, from, func(e *watchcache.Entry) bool {
 		if page.Visited++; page.Visited%ScanInterval == 0 && ctx.Err() != nil {
 			return false
+		}
+		if page.Visited == ScanInterval {
+			known = &watchcache.KnownLabels{}
 		}
 		if page.isFull() {
 			page.More = true
 			return false
 		}
 		var selected bool
-		if selected, err = f.Selects(ctx, e); selected {
+		if selected, err = f.selects(ctx, e, known); selected {
 			page.Entries = append(page.Entries, e)
 		}
 		return err == nil

@@ -7,7 +7,8 @@
 //
 // # Data structures
 //
-//   - Selection: the selectors of a client. Filter: a Selection for one target, which may name a single object.
+//   - Selection: the selectors of a client, and the Shard that the client has requested. Filter: a Selection for one
+//     target, which may name a single object.
 //   - Page: the result of a list, with the number of entries that were read for it.
 //   - Event: a change of the watch cache and the type under which one client sees it.
 //
@@ -41,11 +42,12 @@ import (
 type Selection struct {
 	Label labels.Selector
 	Field fields.Selector
+	Shard *Shard // nil: every object
 }
 
 // Everything reports whether all objects are selected.
 func (s Selection) Everything() bool {
-	return (s.Label == nil || s.Label.Empty()) && (s.Field == nil || s.Field.Empty())
+	return (s.Label == nil || s.Label.Empty()) && (s.Field == nil || s.Field.Empty()) && s.Shard == nil
 }
 
 // dependsOnOther reports whether the field selector depends on other fields than names and the given one.
@@ -60,18 +62,31 @@ func (s Selection) dependsOnOther(field string) bool {
 type Filter struct {
 	Selection
 	Target resource.Target
+	// OutsideShard is called for each entry that the shard does not have; nil: it is not called.
+	OutsideShard func()
 }
 
 // Selects reports whether an entry is selected, as clients of the target's version see it. It is false for nil. After
 // Prepare it does not wait; without, it may call a conversion webhook for this single object.
 func (f *Filter) Selects(ctx context.Context, e *watchcache.Entry) (bool, error) {
+	return f.selects(ctx, e, nil)
+}
+
+// selects does the same as Selects, and remembers in known which sets of labels the label selector selects. known
+// may be nil.
+func (f *Filter) selects(ctx context.Context, e *watchcache.Entry, known *watchcache.KnownLabels) (bool, error) {
 	if e == nil || (f.Target.Name != "" && e.Name() != f.Target.Name) {
 		return false, nil
+	}
+	if f.Shard != nil {
+		if in, err := f.inShard(e); !in || err != nil {
+			return false, err
+		}
 	}
 	if f.Target.ConvertsRemotely && f.Target.Version.Codec.Remote(e.Stored()) {
 		return f.selectsConverted(ctx, e)
 	}
-	if f.Label != nil && !f.Label.Empty() && !f.Label.Matches(e.Labels()) {
+	if f.Label != nil && !f.Label.Empty() && !known.Selects(f.Label, e) {
 		return false, nil
 	}
 	if f.Field == nil || f.Field.Empty() {
@@ -82,6 +97,15 @@ func (f *Filter) Selects(ctx context.Context, e *watchcache.Entry) (bool, error)
 		return false, err
 	}
 	return f.Field.Matches(set), nil
+}
+
+// inShard reports whether the shard has an entry.
+func (f *Filter) inShard(e *watchcache.Entry) (bool, error) {
+	in, err := f.Shard.selects(e)
+	if !in && err == nil && f.OutsideShard != nil {
+		f.OutsideShard()
+	}
+	return in, err
 }
 
 // fields returns the fields of an entry that the field selector depends on. The field of the index needs no decoding.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericrequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"quorate.dev/apiserver/request"
@@ -32,22 +33,42 @@ func ForUpdate(t resource.Target) rest.RESTUpdateStrategy {
 // value, which may be a large part of the object, so that thousands of errors would be many times as large as the
 // object.
 func BeforeCreate(ctx context.Context, t resource.Target, object runtime.Object) error {
-	strategy := t.Main().Create
+	strategy, ctx := t.Main().Create, withRequestInfo(ctx, t)
 	if err := checkLongMetadata(strategy, object, nil); err != nil {
 		return err
 	}
 	bounded := &boundedCreate{RESTCreateStrategy: strategy, target: t}
-	return request.WithOmitted(rest.BeforeCreate(bounded, ctx, object), bounded.omitted)
+	var limited rest.RESTCreateStrategy = bounded
+	if declarative, ok := strategy.(rest.DeclarativeValidationStrategy); ok {
+		limited = &declarativeCreate{bounded, declaration{declarative, &bounded.omitted}}
+	}
+	return request.WithOmitted(rest.BeforeCreate(limited, ctx, object), bounded.omitted)
 }
 
 // BeforeUpdate runs rest.BeforeUpdate with at most request.MaxErrors validation errors.
 func BeforeUpdate(ctx context.Context, t resource.Target, object, old runtime.Object) error {
-	strategy := ForUpdate(t)
+	strategy, ctx := ForUpdate(t), withRequestInfo(ctx, t)
 	if err := checkLongMetadata(strategy, object, old); err != nil {
 		return err
 	}
 	bounded := &boundedUpdate{RESTUpdateStrategy: strategy, target: t}
-	return request.WithOmitted(rest.BeforeUpdate(bounded, ctx, object, old), bounded.omitted)
+	var limited rest.RESTUpdateStrategy = bounded
+	if declarative, ok := strategy.(rest.DeclarativeValidationStrategy); ok {
+		limited = &declarativeUpdate{bounded, declaration{declarative, &bounded.omitted}}
+	}
+	return request.WithOmitted(rest.BeforeUpdate(limited, ctx, object, old), bounded.omitted)
+}
+
+// withRequestInfo adds the RequestInfo of the target if the context has none: declarative validation depends on its
+// version and subresource.
+func withRequestInfo(ctx context.Context, t resource.Target) context.Context {
+	if _, found := genericrequest.RequestInfoFrom(ctx); found {
+		return ctx
+	}
+	return genericrequest.WithRequestInfo(ctx, &genericrequest.RequestInfo{
+		IsResourceRequest: true, APIGroup: t.Group, APIVersion: t.Version.Name, Resource: t.Plural,
+		Subresource: t.Endpoint.Subresource, Namespace: t.Namespace, Name: t.Name,
+	})
 }
 
 // boundedCreate is a strategy for one object that returns at most request.MaxErrors validation errors.

@@ -262,7 +262,7 @@ type ApiServerClusterSpec struct {
 	Controllers ControllersMode `json:"controllers,omitempty"`
 
 	// Companions are further control-plane components, which worker nodes need to join the cluster. Default: none.
-	// Example: {"kubeControllerManager": {"image": "registry.k8s.io/kube-controller-manager:v1.36.3"}}.
+	// Example: {"kubeControllerManager": {"image": "registry.k8s.io/kube-controller-manager:v1.37.2"}}.
 	//
 	// +optional
 	Companions Companions `json:"companions,omitzero"`

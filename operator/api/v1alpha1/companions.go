@@ -22,13 +22,13 @@ const (
 type Companions struct {
 	// KubeControllerManager runs Kubernetes' controllers and signs the certificates of kubelets. With it, the operator
 	// publishes the objects that nodes need to join. It replaces the embedded controllers. Default: unset, it does not
-	// run. Example: {"image": "registry.k8s.io/kube-controller-manager:v1.36.3"}.
+	// run. Example: {"image": "registry.k8s.io/kube-controller-manager:v1.37.2"}.
 	//
 	// +optional
 	KubeControllerManager *Companion `json:"kubeControllerManager,omitempty"`
 
 	// KubeScheduler assigns pods to nodes. Default: unset, it does not run.
-	// Example: {"image": "registry.k8s.io/kube-scheduler:v1.36.3"}.
+	// Example: {"image": "registry.k8s.io/kube-scheduler:v1.37.2"}.
 	//
 	// +optional
 	KubeScheduler *Companion `json:"kubeScheduler,omitempty"`
@@ -38,7 +38,7 @@ type Companions struct {
 // their image with spec.imagePullSecrets.
 type Companion struct {
 	// Image is the container image. It must have the minor version of the API servers or the preceding minor version.
-	// Required. Example: registry.k8s.io/kube-scheduler:v1.36.3.
+	// Required. Example: registry.k8s.io/kube-scheduler:v1.37.2.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512

@@ -45,8 +45,13 @@ type ApiServerClusterStatus struct {
 	// Selector of the API server pods, for the scale subresource. Example: quorate.dev/cluster=demo.
 	Selector string `json:"selector,omitempty"`
 
-	// Version of Kubernetes that the API servers report. Example: v1.36.3.
+	// Version of Kubernetes that the API servers report. Example: v1.37.2.
 	Version string `json:"version,omitempty"`
+
+	// EffectiveVersion is the newest version of Kubernetes whose APIs and features the API servers have served. It is
+	// older than version as long as emulated-version in spec.extraArgs has always held an upgrade back; until then, an
+	// image of the older version can be set again. Example: v1.36.0.
+	EffectiveVersion string `json:"effectiveVersion,omitempty"`
 
 	// Endpoint is the URL for clients: the URL of the load balancer if the Service has one, otherwise the URL of the
 	// Service. Example: https://demo.default.svc:6443.

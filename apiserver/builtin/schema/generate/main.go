@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/gob"
+	"encoding/json"
 	"fmt"
 	"log"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +20,8 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	merge "sigs.k8s.io/structured-merge-diff/v6/schema"
+
+	"quorate.dev/apiserver/openapi/reduction"
 )
 
 func main() {
@@ -81,13 +85,46 @@ func write(schema *merge.Schema, output string) error {
 	return os.WriteFile(output, compressed.Bytes(), 0o644)
 }
 
-// readModels returns the models of all stable versions, or of all versions.
+// readModels returns the models of all stable versions, or of all versions, including those that are served only if an
+// older Kubernetes version is emulated.
 func readModels(directory string, unstable bool) (map[string]*spec.Schema, error) {
+	documents, err := readDocuments(directory, unstable)
+	if err != nil {
+		return nil, err
+	}
+	if unstable {
+		if err := reduction.AddRemovedV3(documents); err != nil {
+			return nil, fmt.Errorf("add removed versions: %w", err)
+		}
+	}
+	models := map[string]*spec.Schema{}
+	for path, document := range documents {
+		content, err := json.Marshal(document)
+		if err != nil {
+			return nil, fmt.Errorf("encode %s: %w", path, err)
+		}
+		parsed := &spec3.OpenAPI{}
+		if err := parsed.UnmarshalJSON(content); err != nil {
+			return nil, fmt.Errorf("decode %s: %w", path, err)
+		}
+		if parsed.Components == nil {
+			continue
+		}
+		maps.Copy(models, parsed.Components.Schemas)
+	}
+	if len(models) == 0 {
+		return nil, fmt.Errorf("no models in %s", directory)
+	}
+	return models, nil
+}
+
+// readDocuments returns the documents of all stable versions, or of all versions, by path.
+func readDocuments(directory string, unstable bool) (map[string]reduction.Object, error) {
 	files, err := filepath.Glob(filepath.Join(directory, "*_openapi.json"))
 	if err != nil {
 		return nil, err
 	}
-	models := map[string]*spec.Schema{}
+	documents := map[string]reduction.Object{}
 	for _, file := range files {
 		if !unstable && (strings.Contains(file, "alpha") || strings.Contains(file, "beta")) {
 			continue
@@ -96,21 +133,14 @@ func readModels(directory string, unstable bool) (map[string]*spec.Schema, error
 		if err != nil {
 			return nil, err
 		}
-		document := &spec3.OpenAPI{}
-		if err := document.UnmarshalJSON(content); err != nil {
+		var document reduction.Object
+		if err := json.Unmarshal(content, &document); err != nil {
 			return nil, fmt.Errorf("decode %s: %w", file, err)
 		}
-		if document.Components == nil {
-			continue
-		}
-		for name, model := range document.Components.Schemas {
-			models[name] = model
-		}
+		path := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(file), "_openapi.json"), "__", "/")
+		documents[path] = document
 	}
-	if len(models) == 0 {
-		return nil, fmt.Errorf("no models in %s", directory)
-	}
-	return models, nil
+	return documents, nil
 }
 
 // normalize sorts fields and drops defaults that are not scalar, because merging needs only the defaults of list keys.

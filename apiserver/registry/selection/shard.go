@@ -1,0 +1,73 @@
+package selection
+
+import (
+	"hash/fnv"
+	"strconv"
+	"strings"
+
+	apisharding "k8s.io/apimachinery/pkg/sharding"
+	"k8s.io/apiserver/pkg/sharding"
+
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// Shard selects the objects of which the hash of the UID, or of the namespace, is in one of several ranges. It is the
+// shardSelector of a client (KEP-5866), and is immutable.
+type Shard struct {
+	// Text is the selector in its canonical form, which lists return in their metadata.
+	Text        string
+	byNamespace bool
+	ranges      []hashRange
+}
+
+// hashRange is a range of hashes; last is inclusive, because the end of the last range does not fit into 64 bits.
+type hashRange struct{ first, last uint64 }
+
+// ParseShard parses a shardSelector with upstream's parser, whose errors it returns.
+func ParseShard(text string) (*Shard, error) {
+	selector, err := sharding.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	requirements := selector.Requirements()
+	s := &Shard{Text: selector.String()}
+	for _, requirement := range requirements {
+		s.byNamespace = requirement.Key == "object.metadata.namespace" // the parser requires the same key in all ranges
+		s.ranges = append(s.ranges, rangeOf(requirement))
+	}
+	return s, nil
+}
+
+// Size returns the number of ranges.
+func (s *Shard) Size() int { return len(s.ranges) }
+
+// rangeOf converts a range whose bounds the parser has checked: 16 hexadecimal digits, or 2^64 as the end.
+func rangeOf(requirement apisharding.ShardRangeRequirement) hashRange {
+	first, _ := strconv.ParseUint(strings.TrimPrefix(requirement.Start, "0x"), 16, 64)
+	end, err := strconv.ParseUint(strings.TrimPrefix(requirement.End, "0x"), 16, 64)
+	if err != nil { // 2^64
+		end = 0
+	}
+	return hashRange{first: first, last: end - 1}
+}
+
+// selects reports whether the shard has an entry.
+func (s *Shard) selects(e *watchcache.Entry) (bool, error) {
+	value := e.Namespace()
+	if !s.byNamespace {
+		var err error
+		if value, err = codec.UID(e.Stored()); err != nil {
+			return false, err
+		}
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(value))
+	sum := h.Sum64()
+	for _, r := range s.ranges {
+		if r.first <= sum && sum <= r.last {
+			return true, nil
+		}
+	}
+	return false, nil
+}
