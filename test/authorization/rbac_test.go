@@ -208,7 +208,7 @@ func BenchmarkAuthorize(b *testing.B) {
 			policy.SetClusterRoleBinding(binding.Name, binding)
 			stored.clusterRoleBindings = append(stored.clusterRoleBindings, binding)
 		}
-		for name, decide := range map[string]authorizer.Authorizer{
+		for name, decide := range map[string]authorizer.UnconditionalAuthorizer{
 			"here": policy, "upstream": upstream.New(stored, stored, stored, stored),
 		} {
 			b.Run(fmt.Sprintf("others=%d/%s", others, name), func(b *testing.B) {

@@ -3,7 +3,6 @@ package compatibility
 import (
 	"context"
 	"net/http"
-	"path/filepath"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,26 +28,15 @@ func TestAPIServicesAreAlike(t *testing.T) {
 	}
 	for _, order := range [][]string{{"kube-apiserver", "quorate"}, {"quorate", "kube-apiserver"}} {
 		t.Run(order[0]+" first", func(t *testing.T) {
-			directory := t.TempDir()
-			pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			etcd, err := upstream.StartEtcd(t.Context(), directory)
-			if err != nil {
-				t.Fatal(err)
-			}
-			etcd.StopAfter(t)
-			client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint}})
+			_, options := upstream.NewOptions(t)
+			options.Arguments = []string{"--runtime-config=api/all=true"}
+			client, err := clientv3.New(clientv3.Config{Endpoints: []string{options.Etcd}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { client.Close() })
 			// after returns the stored APIServices when a server has done something that follows its start-up.
 			after := func(name string, something func(*server)) map[string]int64 {
-				options := upstream.Options{
-					Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: []string{"--runtime-config=api/all=true"},
-				}
 				process, err := starts[name](t.Context(), options)
 				if err != nil {
 					t.Fatal(err)

@@ -50,23 +50,14 @@ var throughProxies = map[string][]string{
 func TestEgress(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
-	directory := t.TempDir()
-	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	etcd, err := upstream.StartEtcd(t.Context(), directory)
-	if err != nil {
-		t.Fatal(err)
-	}
-	etcd.StopAfter(t)
+	etcd, shared := upstream.NewOptions(t)
 	for name, start := range map[string]func(context.Context, upstream.Options) (*upstream.APIServer, error){
 		"kube-apiserver": upstream.StartKubernetes, "quorate": upstream.StartQuorate,
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEgress(t, strings.TrimPrefix(etcd.Endpoint, "http://"))
 			process, err := start(t.Context(), upstream.Options{
-				Directory: t.TempDir(), PKI: pki, Etcd: "http://etcd.invalid:2379",
+				Directory: t.TempDir(), PKI: shared.PKI, Etcd: "http://etcd.invalid:2379",
 				Arguments: append(e.flags(t), "--etcd-prefix=/"+name),
 			})
 			if err != nil {

@@ -24,7 +24,7 @@ var values = []string{
 	"--log-json-info-buffer-size=0", "--log-json-info-buffer-size=many", "--vmodule=a=1",
 	"--vmodule=a", "--disabled-metrics=a,b", "--logging-format=xml", "--logging-format=",
 	"--allow-metric-labels=number_count_metric,odd_number=1", "--allow-metric-labels=a",
-	"--show-hidden-metrics-for-version=1.35", "--show-hidden-metrics-for-version=1.34",
+	"--show-hidden-metrics-for-version=1.36", "--show-hidden-metrics-for-version=1.35",
 	"--show-hidden-metrics-for-version=x", "--log-text-split-stream=true", "--coordinated-leadership-lease-duration=1s",
 	"--coordinated-leadership-renew-deadline=1s", "--enable-logs-handler=perhaps", "--enable-garbage-collector=2",
 	"--contention-profiling", "--debug-socket-path=/tmp/x", "--aggregator-reject-forwarding-redirect=false",

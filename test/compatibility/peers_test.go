@@ -78,24 +78,16 @@ func TestPeers(t *testing.T) {
 }
 
 func testPeers(t *testing.T, startFirst, startSecond starter) {
-	directory := t.TempDir()
-	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
+	_, shared := upstream.NewOptions(t)
+	arguments, err := shared.PKI.WriteFrontProxy()
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd, err := upstream.StartEtcd(t.Context(), directory)
-	if err != nil {
-		t.Fatal(err)
-	}
-	etcd.StopAfter(t)
-	arguments, err := pki.WriteFrontProxy()
-	if err != nil {
-		t.Fatal(err)
-	}
-	arguments = append(arguments, "--peer-ca-file="+filepath.Join(directory, "pki", "serving-ca.crt"))
+	arguments = append(arguments, "--peer-ca-file="+filepath.Join(shared.Directory, "pki", "serving-ca.crt"))
 	run := func(name string, start starter, further ...string) *server {
 		process, err := start(t.Context(), upstream.Options{
-			Directory: filepath.Join(directory, name), PKI: pki, Etcd: etcd.Endpoint, Arguments: append(arguments, further...),
+			Directory: filepath.Join(shared.Directory, name), PKI: shared.PKI, Etcd: shared.Etcd,
+			Arguments: append(arguments, further...),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -115,7 +107,7 @@ func testPeers(t *testing.T, startFirst, startSecond starter) {
 	jobs.use(t, first, second)
 	budgets.use(t, second, first)
 	compareDiscovery(t, first, second)
-	checkLeases(t, etcd.Endpoint)
+	checkLeases(t, shared.Etcd)
 }
 
 // use writes and watches the resource through the replica that does not serve it.

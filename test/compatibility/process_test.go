@@ -39,7 +39,7 @@ func TestProcess(t *testing.T) {
 	process, err := upstream.StartQuorate(t.Context(), upstream.Options{
 		Directory: directory, PKI: pki, Arguments: []string{
 			"--debug-socket-path=" + debug, "--contention-profiling", "--vmodule=httplog=3",
-			"--show-hidden-metrics-for-version=1.35",
+			"--show-hidden-metrics-for-version=1.36",
 			"--disabled-metrics=apiserver_request_duration_seconds,etcd_requests_total",
 			"--allow-metric-labels=apiserver_request_total,resource=configmaps",
 		},
@@ -61,7 +61,7 @@ func TestProcess(t *testing.T) {
 	_, body := s.answer(t, "/metrics", "text/plain")
 	metrics, series := string(body), `apiserver_request_total{code="200",component="apiserver",dry_run="",`
 	for want, present := range map[string]bool{
-		"\napiserver_request_slo_duration_seconds_bucket{": true, "\napiserver_flowcontrol_request_concurrency_limit{": true,
+		"\napiserver_storage_objects{": true, "\napiserver_cache_list_total{": true,
 		"\napiserver_request_duration_seconds": false, "\netcd_requests_total": false, "\ndisabled_metrics_total 2\n": true,
 		series + `group="",resource="configmaps",scope="cluster"`: true,
 		series + `group="",resource="secrets",scope="cluster"`:    false,

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -27,21 +26,11 @@ const definitionsAtRestart = 400
 func TestRestartWithDefinitions(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
-	directory := t.TempDir()
-	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	etcd, err := upstream.StartEtcd(t.Context(), directory)
-	if err != nil {
-		t.Fatal(err)
-	}
-	etcd.StopAfter(t)
+	etcd, options := upstream.NewOptions(t)
 	storeDefinitions(t, etcd.Endpoint)
 	suspend(t, etcd)
-	process, err := upstream.StartQuorate(t.Context(), upstream.Options{
-		Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Answers: "/livez/ping",
-	})
+	options.Answers = "/livez/ping"
+	process, err := upstream.StartQuorate(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}

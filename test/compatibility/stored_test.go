@@ -28,7 +28,7 @@ import (
 const wholeVariable = "COMPATIBILITY_WHOLE"
 
 // releases are the releases of which the module k8s.io/api contains samples: objects with every field set, in protobuf.
-var releases = []string{"v1.33.0", "v1.34.0", "v1.35.0", "HEAD"}
+var releases = []string{"v1.34.0", "v1.35.0", "v1.36.0", "HEAD"}
 
 // prefixes are the key prefixes of the two servers, kube-apiserver's first.
 var prefixes = []string{"/kubernetes", "/quorate"}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -19,24 +18,13 @@ import (
 func TestListWithSomethingUnreadable(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
-	directory := t.TempDir()
-	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	etcd, err := upstream.StartEtcd(t.Context(), directory)
-	if err != nil {
-		t.Fatal(err)
-	}
-	etcd.StopAfter(t)
-	process, err := upstream.StartQuorate(t.Context(), upstream.Options{
-		Directory: directory, PKI: pki, Etcd: etcd.Endpoint,
-	})
+	_, options := upstream.NewOptions(t)
+	process, err := upstream.StartQuorate(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	process.StopAfter(t)
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint}})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{options.Etcd}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,8 @@ import (
 // service account, which no controller creates in this test, are disabled.
 var everything = []string{
 	"--runtime-config=api/all=true",
-	"--feature-gates=ClusterTrustBundle=true,GenericWorkload=true,PodCertificateRequest=true,StorageVersionMigrator=true",
+	"--feature-gates=CompositePodGroup=true,EvictionRequestAPI=true,GenericWorkload=true," +
+		"TopologyAwareWorkloadScheduling=true",
 	"--disable-admission-plugins=PodGroupProtection,ServiceAccount,StorageObjectInUseProtection,TaintNodesByCondition",
 }
 

@@ -19,6 +19,9 @@ import (
 	"quorate.dev/test/upstream"
 )
 
+// skewVariable is the environment variable that selects tests with programs of former Kubernetes minor versions.
+const skewVariable = "QUORATE_SKEW"
+
 // TestMain runs all steps in parallel whatever GOMAXPROCS is, because they mostly wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -55,6 +58,26 @@ var servers = map[string]func(t *testing.T, options upstream.Options) (*upstream
 func TestControlPlane(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
+	compareServers(t, "")
+}
+
+// TestVersionSkew runs kube-controller-manager and kube-scheduler of each of the two former minor versions on this
+// project's API server, as they run while a control plane is upgraded: the API servers are upgraded first. It compares
+// their logs with those that they have on kube-apiserver of their own version.
+func TestVersionSkew(t *testing.T) {
+	upstream.NeedsProcesses(t)
+	if os.Getenv(skewVariable) == "" {
+		t.Skip("builds two former minor versions; set " + skewVariable + "=full (make skew)")
+	}
+	for _, release := range upstream.FormerMinors() {
+		t.Run(release, func(t *testing.T) { compareServers(t, release) })
+	}
+}
+
+// compareServers runs all steps on both servers, with the components of a release. kube-apiserver has this release,
+// too.
+func compareServers(t *testing.T, release string) {
+	t.Helper()
 	var logs = map[string]string{}
 	for name := range servers {
 		logs[name] = t.TempDir()
@@ -63,7 +86,7 @@ func TestControlPlane(t *testing.T) {
 		for name, startServer := range servers {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				c := startCluster(t, logs[name], startServer)
+				c := startCluster(t, logs[name], startServer, release)
 				for step, run := range steps {
 					t.Run(step, func(t *testing.T) {
 						t.Parallel()
@@ -102,12 +125,14 @@ var steps = map[string]func(*stepTest){
 	"taint":           taint,
 }
 
-// startCluster starts everything and stops it, the clients first, when the test ends.
+// startCluster starts everything with the components of a release, and stops it, the clients first, when the test ends.
 func startCluster(
 	t *testing.T, directory string, startServer func(*testing.T, upstream.Options) (*upstream.APIServer, error),
+	release string,
 ) *cluster {
-	c := start(t, directory, startServer, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction")
-	c.startControllers(t, directory)
+	c := startRelease(t, directory, startServer, release, "--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction")
+	c.startControllers(t, directory, release)
 	for _, name := range []string{"node-a", "node-b"} {
 		c.startNode(t, name)
 	}
@@ -119,11 +144,21 @@ func start(
 	t *testing.T, directory string, startServer func(*testing.T, upstream.Options) (*upstream.APIServer, error),
 	arguments ...string,
 ) *cluster {
+	return startRelease(t, directory, startServer, "", arguments...)
+}
+
+// startRelease is like start, with the release of kube-apiserver.
+func startRelease(
+	t *testing.T, directory string, startServer func(*testing.T, upstream.Options) (*upstream.APIServer, error),
+	release string, arguments ...string,
+) *cluster {
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := startServer(t, upstream.Options{Directory: directory, PKI: pki, Accounts: true, Arguments: arguments})
+	server, err := startServer(t, upstream.Options{
+		Directory: directory, PKI: pki, Accounts: true, Arguments: arguments, Version: release,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,9 +191,10 @@ func TestControllersInTheServer(t *testing.T) {
 	}
 }
 
-func (c *cluster) startControllers(t *testing.T, directory string) {
+func (c *cluster) startControllers(t *testing.T, directory, release string) {
 	client := upstream.Client{
-		Directory: directory, PKI: c.pki, Server: c.config, Arguments: []string{"--kube-api-qps=500", "--kube-api-burst=500"},
+		Directory: directory, PKI: c.pki, Server: c.config, Version: release,
+		Arguments: []string{"--kube-api-qps=500", "--kube-api-burst=500"},
 	}
 	scheduler, err := client.StartScheduler(t.Context())
 	if err != nil {

@@ -25,15 +25,7 @@ var asked = []string{
 func TestBetas(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
-	pair, err := StartPair(t.Context(), t.TempDir(), asked...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := pair.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	pair := startPairOf(t, asked...)
 	template, err := LoadTemplate("testdata/betas.template")
 	if err != nil {
 		t.Fatal(err)

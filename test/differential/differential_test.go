@@ -60,6 +60,21 @@ func every(n int, scripts []*Script) []*Script {
 	return out
 }
 
+// startPairOf starts both servers with additional flags, and stops them at the end of the test.
+func startPairOf(t *testing.T, flags ...string) *Pair {
+	t.Helper()
+	pair, err := StartPair(t.Context(), t.TempDir(), flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pair.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return pair
+}
+
 // TestDifferential runs each script on both servers. Without -run, it runs every eighth script.
 func TestDifferential(t *testing.T) {
 	upstream.NeedsProcesses(t)
@@ -75,15 +90,7 @@ func TestDifferential(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := StartPair(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := pair.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	pair := startPairOf(t)
 	resources, err := Resources(t.Context(), pair.Upstream)
 	if err != nil {
 		t.Fatal(err)

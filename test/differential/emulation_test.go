@@ -17,17 +17,9 @@ import (
 func TestEmulation(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
-	for _, version := range []string{"1.34", "1.35"} {
+	for _, version := range []string{"1.34", "1.35", "1.36"} {
 		t.Run(version, func(t *testing.T) {
-			pair, err := StartPair(t.Context(), t.TempDir(), "--emulated-version="+version, "--runtime-config=api/beta=true")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := pair.Stop(); err != nil {
-					t.Error(err)
-				}
-			})
+			pair := startPairOf(t, "--emulated-version="+version, "--runtime-config=api/beta=true")
 			compareEmulation(t, pair)
 		})
 	}

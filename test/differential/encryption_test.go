@@ -34,15 +34,7 @@ func TestEncryption(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pair, err := StartPair(t.Context(), t.TempDir(), append(flags, "--encryption-provider-config="+file)...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := pair.Stop(); err != nil {
-					t.Error(err)
-				}
-			})
+			pair := startPairOf(t, append(flags, "--encryption-provider-config="+file)...)
 			for _, server := range []*Server{pair.Upstream, pair.Ours} {
 				server.Etcd.decrypt = decryptWith(t, file)
 			}

@@ -280,6 +280,9 @@ var storedPrefix = []byte("k8s\x00")
 // storedJSON returns stored bytes as JSON, with their format. Values with equal content in the canonical form have
 // equal bytes.
 func storedJSON(value []byte) (content []byte, form string, err error) {
+	if bytes.HasPrefix(value, cborPrefix) {
+		return storedCBOR(value)
+	}
 	if !bytes.HasPrefix(value, storedPrefix) {
 		return value, jsonForm(value), nil
 	}

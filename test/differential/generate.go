@@ -63,6 +63,12 @@ func Resources(ctx context.Context, server *Server) ([]Resource, error) {
 	return resources, nil
 }
 
+// timeless are merge patches of examples that set a field whose default is the time of the request. Without them, an
+// update with the same body changes the object when a second has passed since its creation.
+var timeless = map[string]map[string]any{
+	"devicetaintrules": {"spec": map[string]any{"taint": map[string]any{"timeAdded": "2026-01-02T03:04:05Z"}}},
+}
+
 // settled is a text that an object of a kind contains once the server's controllers have processed it.
 var settled = map[string]string{
 	"customresourcedefinitions": "InitialNamesAccepted",
@@ -175,7 +181,7 @@ func (r *Resource) object() (map[string]any, error) {
 		"apiVersion": r.GroupVersion().String(), "kind": r.Kind,
 		"metadata": map[string]any{"labels": map[string]any{"differential": r.slug()}},
 	}
-	return merge(object, added), nil
+	return merge(merge(object, timeless[r.Resource]), added), nil
 }
 
 func (r *Resource) slug() string { return slug(r.title()) }

@@ -25,8 +25,8 @@ const off = "APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false,R
 // again is a script of TestDifferential that also runs with these flags, because a feature changes its responses.
 const again = "services-spelling"
 
-// TestNonDefaultOptions compares both servers with admission plugins that are disabled by default, and without features
-// that are enabled by default.
+// TestNonDefaultOptions compares both servers with admission plugins that are disabled by default, with shards of lists
+// and watches, and without features that are enabled by default.
 func TestNonDefaultOptions(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
@@ -38,7 +38,8 @@ func TestNonDefaultOptions(t *testing.T) {
 	pair, err := StartPair(t.Context(), directory,
 		"--requestheader-client-ca-file="+filepath.Join(directory, "pki", "serving-ca.crt"),
 		"--requestheader-username-headers=X-Remote-User",
-		"--enable-admission-plugins="+enabled, "--admission-control-config-file="+configuration, "--feature-gates="+off,
+		"--enable-admission-plugins="+enabled, "--admission-control-config-file="+configuration,
+		"--feature-gates="+off+",ShardedListAndWatch=true",
 		"--enable-garbage-collector=false", "--enable-logs-handler", "--lease-reuse-duration-seconds=7",
 		"--tls-curve-preferences=23,24")
 	if err != nil {

@@ -107,6 +107,8 @@ func plainBody(a *Answer) []byte {
 		switch mediaType, _, _ := strings.Cut(a.Header.Get("Content-Type"), ";"); mediaType {
 		case protobufType:
 			body, err = protobufJSON(body)
+		case cborType:
+			body, err = cborJSON(body)
 		case "application/yaml":
 			body, err = yaml.YAMLToJSON(body)
 		}
@@ -406,6 +408,7 @@ func (n *normalizer) revision(text string) string {
 
 var (
 	currentWord   = regexp.MustCompile(`current: \d+`)
+	undecodable   = regexp.MustCompile(`not decodable revision=\d+`)
 	tooOld        = regexp.MustCompile(`(too old resource version: )\d+ \(\d+\)`)
 	anyUID        = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	askedRevision = regexp.MustCompile(`resourceVersion\\?":\\?"(\d+)`)
@@ -443,6 +446,7 @@ func (n *normalizer) plain(text string) string {
 		number := portNumber.FindString(found)
 		return strings.TrimSuffix(found, number) + n.ports.name(number)
 	})
+	text = undecodable.ReplaceAllString(text, "not decodable revision=<revision>")
 	text = currentWord.ReplaceAllString(text, "current: <revision>")
 	text = tooOld.ReplaceAllString(text, "${1}<revision> (<revision>)")
 	text = anyRevision.ReplaceAllString(text, "${1}<revision>")

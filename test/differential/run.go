@@ -320,11 +320,15 @@ func (r *run) request(ctx context.Context, c *Case) (*http.Request, error) {
 // body returns the body of a case and its media type.
 func (r *run) body(c *Case) ([]byte, string, error) {
 	body := []byte(r.expand(c.Body))
-	if _, ok := c.directive("protobuf"); !ok {
-		return body, "application/json", nil
+	if _, ok := c.directive("protobuf"); ok {
+		body, err := protobufBody(body)
+		return body, protobufType, err
 	}
-	body, err := protobufBody(body)
-	return body, protobufType, err
+	if _, ok := c.directive("cbor"); ok {
+		body, err := cborBody(body)
+		return body, cborType, err
+	}
+	return body, "application/json", nil
 }
 
 var variable = regexp.MustCompile(`\$\{[^}]*\}`)

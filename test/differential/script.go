@@ -18,6 +18,7 @@
 //	@capture NAME PATH   keeps a field of the response, as in metadata.uid or items.0.metadata.name
 //	@user TOKEN          sends a bearer token instead of the administrator's certificate; "none" sends nothing
 //	@protobuf            sends the body, written as JSON or YAML, as protobuf
+//	@cbor                sends or stores the body, written as JSON or YAML, as self-described CBOR
 //	@open NAME           keeps the response open as a stream; the case compares only status and headers
 //	@until TEXT          repeats the request until the body or a warning contains TEXT
 //	@sort                compares the items of a list in the order of their names

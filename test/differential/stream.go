@@ -30,8 +30,11 @@ type stream struct {
 func newStream(response *http.Response) *stream {
 	s := &stream{body: response.Body, events: make(chan []byte), done: make(chan struct{})}
 	next := nextLine
-	if strings.HasPrefix(response.Header.Get("Content-Type"), protobufType) {
+	switch mediaType := response.Header.Get("Content-Type"); {
+	case strings.HasPrefix(mediaType, protobufType):
 		next = nextFrame
+	case mediaType == cborSequenceType:
+		next = nextItem(response.Body)
 	}
 	go s.read(next)
 	return s

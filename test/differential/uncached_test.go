@@ -14,15 +14,7 @@ var uncached = []string{"list", "watch", "objects", "options-get", "options-list
 func TestUncached(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
-	pair, err := StartPair(t.Context(), t.TempDir(), "--watch-cache=false", "--storage-media-type=application/json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := pair.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	pair := startPairOf(t, "--watch-cache=false", "--storage-media-type=application/json")
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {
 		t.Fatal(err)

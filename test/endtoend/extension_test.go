@@ -265,39 +265,9 @@ func (s *sandbox) testAggregation(t *testing.T) {
 	if address == "" {
 		t.Skip("this machine has only loopback addresses, which are invalid in EndpointSlices")
 	}
-	serving, administrators := must(upstream.NewAuthority("serving"))(t), must(upstream.NewAuthority("administrators"))(t)
-	directory := t.TempDir()
-	authority := filepath.Join(directory, "administrators.crt")
-	check(t, os.WriteFile(authority, administrators.PEM(), 0o600))
-	server := must(upstream.StartExtension(t.Context(), upstream.ExtensionOptions{
-		Directory: directory, Serving: serving, Names: []string{"reports.reports.svc"},
-		Arguments: []string{
-			"--extension-groups=reports.example.com", "--kubeconfig=" + s.demo,
-			"--client-ca-file=" + authority, "--bind-address=0.0.0.0",
-		},
-	}))(t)
-	server.StopAfter(t)
-	config := rest.CopyConfig(server.Admin)
-	var err error
-	config.CertData, config.KeyData, err = administrators.Client("administrator", "system:masters")
-	check(t, err)
-	s.define(config)
-
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "reports-ca"}, Data: map[string][]byte{"ca.crt": serving.PEM()},
-	}
-	must(s.pods.CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}))(t)
-	port := must(url.Parse(server.Admin.Host))(t).Port()
-	s.run(s.management, "patch", "asc/demo", "--type=merge", "-p",
-		fmt.Sprintf(aggregated, net.JoinHostPort(address, port)))
-	s.run(s.management, "wait", "asc/demo", "--for=condition=APIServicesAvailable", "--timeout=120s")
-	s.apply(s.demo, report)
-	if got := s.run(s.demo, "get", "reports", "monthly", "-o", "jsonpath={.spec.pages}"); got != "12" {
-		t.Errorf("the report has %s pages, want 12", got)
-	}
-
+	port, secret := s.serveReports(t, address)
 	other := must(upstream.NewAuthority("other"))(t)
-	secret.Data["ca.crt"] = append(bytes.Clone(serving.PEM()), other.PEM()...)
+	secret.Data["ca.crt"] = append(bytes.Clone(secret.Data["ca.crt"]), other.PEM()...)
 	must(s.pods.CoreV1().Secrets("default").Update(t.Context(), secret, metav1.UpdateOptions{}))(t)
 	s.waitFor("the caBundle has both authorities", func() (bool, string) {
 		bundle := s.run(s.demo, "get", "apiservice", "v1.reports.example.com", "-o",
@@ -322,6 +292,43 @@ func (s *sandbox) testAggregation(t *testing.T) {
 			"--ignore-not-found", "-o", "name")
 		return left == "", left
 	})
+}
+
+// serveReports starts an extension API server outside the sandbox, which uses demo for authorization, and declares its
+// APIService in demo. It returns the port of the server, and the Secret with the authority of its certificate.
+func (s *sandbox) serveReports(t *testing.T, address string) (port string, secret *corev1.Secret) {
+	t.Helper()
+	serving, administrators := must(upstream.NewAuthority("serving"))(t), must(upstream.NewAuthority("administrators"))(t)
+	directory := t.TempDir()
+	authority := filepath.Join(directory, "administrators.crt")
+	check(t, os.WriteFile(authority, administrators.PEM(), 0o600))
+	server := must(upstream.StartExtension(t.Context(), upstream.ExtensionOptions{
+		Directory: directory, Serving: serving, Names: []string{"reports.reports.svc"},
+		Arguments: []string{
+			"--extension-groups=reports.example.com", "--kubeconfig=" + s.demo,
+			"--client-ca-file=" + authority, "--bind-address=0.0.0.0",
+		},
+	}))(t)
+	server.StopAfter(t)
+	config := rest.CopyConfig(server.Admin)
+	var err error
+	config.CertData, config.KeyData, err = administrators.Client("administrator", "system:masters")
+	check(t, err)
+	s.define(config)
+
+	secret = &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "reports-ca"}, Data: map[string][]byte{"ca.crt": serving.PEM()},
+	}
+	must(s.pods.CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}))(t)
+	port = must(url.Parse(server.Admin.Host))(t).Port()
+	s.run(s.management, "patch", "asc/demo", "--type=merge", "-p",
+		fmt.Sprintf(aggregated, net.JoinHostPort(address, port)))
+	s.run(s.management, "wait", "asc/demo", "--for=condition=APIServicesAvailable", "--timeout=120s")
+	s.apply(s.demo, report)
+	if got := s.run(s.demo, "get", "reports", "monthly", "-o", "jsonpath={.spec.pages}"); got != "12" {
+		t.Errorf("the report has %s pages, want 12", got)
+	}
+	return port, secret
 }
 
 // define creates the definition of reports and waits until it is served.

@@ -76,6 +76,8 @@ type failures struct {
 	mu        sync.Mutex
 	list      []failure
 	succeeded map[string]time.Time // start of each client's last successful request
+	// requests and failed are the numbers of successful and failed requests since the start.
+	requests, failed int
 }
 
 // success records a successful request of a client.
@@ -86,6 +88,14 @@ func (f *failures) success(client string, a *attempt) {
 		f.succeeded = map[string]time.Time{}
 	}
 	f.succeeded[client] = a.begin
+	f.requests++
+}
+
+// totals returns the numbers of successful and failed requests since the start.
+func (f *failures) totals() (requests, failed int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.requests, f.failed
 }
 
 // waiting returns the clients whose last successful request began before a time.
@@ -105,6 +115,7 @@ func (f *failures) add(what string, read bool, a *attempt, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	kind := a.outcome()
+	f.failed++
 	f.list = append(f.list, failure{
 		read, kind, fmt.Sprintf("%s %s: %s: %v (%s)", time.Now().Format("15:04:05.000"), what, kind, err, a),
 	})
@@ -124,9 +135,11 @@ type load struct {
 	t        *testing.T
 	config   *rest.Config
 	failures *failures
-	stop     context.CancelFunc
-	done     sync.WaitGroup
-	stores   []cache.Store
+	// repeat calls a function at the interval of the readers until the load stops.
+	repeat func(do func(context.Context))
+	stop   context.CancelFunc
+	done   sync.WaitGroup
+	stores []cache.Store
 }
 
 // addLoad starts a load in addition to a history. The failures of both are counted together.
@@ -134,6 +147,9 @@ func (h *history) addLoad(config *rest.Config) *load {
 	h.t.Helper()
 	ctx, stop := context.WithCancel(h.t.Context())
 	l := &load{t: h.t, config: config, failures: &h.failures, stop: stop}
+	l.repeat = func(do func(context.Context)) {
+		l.done.Go(func() { l.every(ctx, readInterval, do) })
+	}
 	for i := range readers {
 		client := clientOf(h.t, config)
 		l.done.Go(func() { l.read(ctx, client, fmt.Sprintf("reader %d", i)) })

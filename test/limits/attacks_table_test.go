@@ -336,7 +336,7 @@ func ruleAttacks() []attack {
 		{name: "rules on each of 300,000 elements",
 			before: rules("eaches",
 				`{"type":"array","maxItems":1000000,"items":{"type":"integer","x-kubernetes-validations":[`+
-					repeat(8, ",", func(i int) string { return fmt.Sprintf(`{"rule":"self >= -%d"}`, i) })+
+					repeat(24, ",", func(i int) string { return fmt.Sprintf(`{"rule":"self >= -%d"}`, i) })+
 					`]}}`), request: func() sent {
 				return post(customPath("eaches"), custom("eaches", "a", list(300_000))).dry()
 			}},

@@ -2,6 +2,8 @@ package metrics
 
 // notExported are families of kube-apiserver that this server does not export, by prefix, with the reason.
 var notExported = map[string]string{
+	"apiserver_watch_events_dispatch_duration_seconds": "events in the history have no time of their arrival",
+	"informer_":               "the informers of this server have no queues and no names",
 	"apiextensions_openapi_v": "documents are merged when they are requested, not generated again for each definition",
 }
 

@@ -21,22 +21,13 @@ import (
 func TestFamilies(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
-	directory := t.TempDir()
-	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	etcd, err := upstream.StartEtcd(t.Context(), directory)
-	if err != nil {
-		t.Fatal(err)
-	}
-	etcd.StopAfter(t)
+	_, shared := upstream.NewOptions(t)
 	hooks := newWebhook(t)
 	want := loaded(t, upstream.StartKubernetes, hooks, upstream.Options{
-		PKI: pki, Directory: filepath.Join(directory, "kubernetes"), Etcd: etcd.Endpoint,
+		PKI: shared.PKI, Directory: filepath.Join(shared.Directory, "kubernetes"), Etcd: shared.Etcd,
 	})
 	got := loaded(t, upstream.StartQuorate, hooks, upstream.Options{
-		PKI: pki, Directory: filepath.Join(directory, "quorate"), Etcd: etcd.Endpoint,
+		PKI: shared.PKI, Directory: filepath.Join(shared.Directory, "quorate"), Etcd: shared.Etcd,
 		Arguments: []string{"--etcd-prefix=/quorate"},
 	})
 	for endpoint := range want.checks {
@@ -163,11 +154,12 @@ func useToken(t *testing.T, config *rest.Config) {
 	send(t, robot, http.MethodGet, "/api", "")
 }
 
-// useReads lists, in pages and by field, watches and reads tables.
+// useReads lists, in pages, by field and without a watch cache (events), watches and reads tables.
 func useReads(t *testing.T, config *rest.Config) {
 	t.Helper()
 	for _, path := range []string{
 		"/api/v1/namespaces?limit=2", "/api/v1/pods?fieldSelector=spec.nodeName=n", "/api/v1/namespaces?resourceVersion=0",
+		"/api/v1/events",
 		"/api/v1/pods?watch=1&timeoutSeconds=1&resourceVersion=0", "/openapi/v2", "/openapi/v3", "/apis", "/version",
 		"/apis/apps/v1/deployments", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/livez",
 		"/healthz", "/metrics",

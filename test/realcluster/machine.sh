@@ -1,10 +1,12 @@
 #!/bin/bash
-# Runs Kubernetes 1.36.3 with containerd on this machine, as the test cluster of the other scripts: one node, CoreDNS, a
+# Runs Kubernetes 1.37.2 with containerd on this machine, as the test cluster of the other scripts: one node, CoreDNS, a
 # StorageClass of directories, and no network policies. Its programs are built from published Go modules; the container
 # runtime is the distribution's package, with state and a socket of its own. Needs root, Go, gcc, openssl, iptables and jq.
 #
 #   machine.sh setup                  installs packages (with apt-get, if containerd is missing) and builds programs into $BIN
-#   machine.sh up                     starts the cluster; its administrator's kubeconfig is $RUN/admin.kubeconfig
+#   machine.sh former VERSION         builds the kubelet of another release as $BIN/kubelet-VERSION; suits as KUBELET
+#   machine.sh up                     starts the cluster; its administrator's kubeconfig is $RUN/admin.kubeconfig. APISERVER
+#                                     and KUBELET are programs that take the places of kube-apiserver and of kubelet
 #   machine.sh image NAME:TAG BINARY  packs a static binary as an image of the node; suits as LOAD of the other scripts
 #   machine.sh import ARCHIVE         imports an OCI archive; suits as IMPORT
 #   machine.sh crash NAMESPACE POD    sends SIGKILL to the process of a pod's container; suits as CRASH
@@ -14,7 +16,7 @@
 # Pods have addresses in 10.88.0.0/16, Services in 10.96.0.0/16; the node is 10.99.0.1.
 set -euo pipefail
 BIN=${BIN:-/tmp/quorate-cluster-bin} RUN=${RUN:-/tmp/quorate-cluster} HOST=10.99.0.1 PORT=${PORT:-36443}
-VERSION=v1.36.3 LIBRARIES=v0.36.3 ETCD=v3.7.3 COREDNS=v1.15.0 RUNC=v1.5.2
+VERSION=v1.37.2 ETCD=v3.7.3 COREDNS=v1.15.0 RUNC=v1.5.2
 export CONTAINERD_ADDRESS=${CONTAINERD_ADDRESS:-$RUN/containerd.sock} KUBECONFIG=$RUN/admin.kubeconfig PATH=$BIN:$PATH
 cd "$(dirname "$0")"
 
@@ -30,10 +32,10 @@ until_true() {
 }
 
 setup() {
-  mkdir -p "$BIN/src/kubernetes" "$BIN/src/etcd" "$BIN/src/pause"
+  mkdir -p "$BIN/src/etcd" "$BIN/src/pause"
   if ! command -v containerd >/dev/null; then apt-get update -q && apt-get install -y -q containerd; fi
   apt-get install -y -q containernetworking-plugins iptables conntrack libseccomp-dev pkg-config gcc jq
-  kubernetes
+  kubernetes "$VERSION" "$BIN/src/kubernetes" "" kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl
   [ -x "$BIN/etcd" ] || (
     cd "$BIN/src/etcd" && printf 'module etcd\n\ngo 1.26.0\n' > go.mod
     GOFLAGS=-mod=mod go get "go.etcd.io/etcd/server/v3@$ETCD" && GOFLAGS=-mod=mod CGO_ENABLED=0 go build -o "$BIN/etcd" go.etcd.io/etcd/server/v3
@@ -48,21 +50,27 @@ setup() {
   )
 }
 
-# kubernetes builds the components with their version, which OLM compares with minKubeVersion.
+# kubernetes VERSION DIRECTORY SUFFIX COMPONENT...: builds components with their version, which OLM compares with
+# minKubeVersion, in a module in the directory.
 kubernetes() {
-  local component specification
-  local version="-X k8s.io/component-base/version.gitVersion=$VERSION -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36"
-  cd "$BIN/src/kubernetes"
+  local release=$1 directory=$2 suffix=$3 component specification; shift 3
+  local minor=${release#v1.} package=k8s.io/component-base/version
+  local version="-X $package.gitVersion=$release -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*}"
+  mkdir -p "$directory"
+  cd "$directory"
   if [ ! -f go.mod ]; then
-    specification=$(go mod download -json "k8s.io/kubernetes@$VERSION" | sed -n 's/.*"GoMod": "\(.*\)".*/\1/p')
-    printf 'module cluster\n\ngo 1.26.0\n\nrequire k8s.io/kubernetes %s\n' "$VERSION" > go.mod
-    { echo 'replace ('; grep -E '=> \./staging' "$specification" | awk -v v="$LIBRARIES" '{print "\t"$1" => "$1" "v}'; echo ')'; } >> go.mod
+    specification=$(go mod download -json "k8s.io/kubernetes@$release" | sed -n 's/.*"GoMod": "\(.*\)".*/\1/p')
+    printf 'module cluster\n\ngo 1.26.0\n\nrequire k8s.io/kubernetes %s\n' "$release" > go.mod
+    { echo 'replace ('; grep -E '=> \./staging' "$specification" | awk -v v="v0.$minor" '{print "\t"$1" => "$1" "v}'; echo ')'; } >> go.mod
   fi
-  for component in kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl; do
-    [ -x "$BIN/$component" ] || GOFLAGS=-mod=mod CGO_ENABLED=0 go build -ldflags "$version" -o "$BIN/$component" "k8s.io/kubernetes/cmd/$component"
+  for component; do
+    [ -x "$BIN/$component$suffix" ] ||
+      GOFLAGS=-mod=mod CGO_ENABLED=0 go build -ldflags "$version" -o "$BIN/$component$suffix" "k8s.io/kubernetes/cmd/$component"
   done
   cd - >/dev/null
 }
+
+former() { kubernetes "$1" "$BIN/src/kubernetes-$1" "-$1" kubelet; }
 
 # issue NAME USER GROUP NAMES: a certificate, and a kubeconfig that uses it.
 issue() {
@@ -169,7 +177,7 @@ maxPods: 110
 K
   printf '.:53 {\n  bind %s\n  errors\n  kubernetes cluster.local in-addr.arpa ip6.arpa {\n    kubeconfig %s\n    pods insecure\n  }\n  cache 5\n}\n' \
     $HOST "$KUBECONFIG" > Corefile
-  start kubelet kubelet --config=kubelet.yaml --kubeconfig="$RUN/kubelet.kubeconfig" --hostname-override=node-a --node-ip=$HOST \
+  start kubelet "${KUBELET:-kubelet}" --config=kubelet.yaml --kubeconfig="$RUN/kubelet.kubeconfig" --hostname-override=node-a --node-ip=$HOST \
     --root-dir="$RUN/kubelet" --cert-dir="$RUN/kubelet-pki"
   start proxy kube-proxy --kubeconfig="$RUN/proxy.kubeconfig" --hostname-override=node-a --cluster-cidr=10.88.0.0/16 --proxy-mode=iptables --conntrack-max-per-core=0
   start coredns coredns -conf Corefile
@@ -237,6 +245,7 @@ down() {
 
 case ${1:-} in
   setup | up | down) "$1" ;;
+  former) [ $# = 2 ] || die "machine.sh former VERSION"; former "$2" ;;
   image) [ $# = 3 ] || die "machine.sh image NAME:TAG BINARY"; image "$2" "$3" ;;
   import) [ $# = 2 ] || die "machine.sh import ARCHIVE"; import "$2" ;;
   crash) [ $# = 3 ] || die "machine.sh crash NAMESPACE POD"; crash "$2" "$3" ;;

@@ -39,7 +39,7 @@ quietly() { "$@" > "$WORK/output" 2>&1 || { cat "$WORK/output" >&2; die "$*"; };
 # release VERSION: generates, validates and publishes the bundle of a version, whose image has the same binary.
 release() {
   local version=$1 began; began=$(now)
-  DIST=$WORK/dist ARCHITECTURES=$ARCHITECTURE IMAGE=${REGISTRY}quorate VERSION=$version BINARIES=$WORK/binaries quietly release/build.sh image
+  DIST=$WORK/dist ARCHITECTURES=$ARCHITECTURE IMAGE=${REGISTRY}quorate VERSION=$version TAG=v$version BINARIES=$WORK/binaries quietly release/build.sh image
   quietly $IMPORT "$WORK/dist/quorate-v$version-image.tar"
   quietly go run ./release/bundle -version "$version" -image "${REGISTRY}quorate:v$version" \
     -bundle-image "${REGISTRY}quorate-bundle:v$version" -output "$WORK/v$version"

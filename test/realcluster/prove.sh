@@ -3,6 +3,8 @@
 #
 #   prove.sh cluster   run.sh, the budgets of docs/availability.md, extension.sh and nodes.sh
 #   prove.sh olm       olm.sh, with the Operator Lifecycle Manager of lifecycle.sh
+#   prove.sh skew      kubelet.sh with this server in place of kube-apiserver, and the kubelets of this and of the two former
+#                      minor versions
 #   LOGS               directory to which the logs of a failed run are copied; default: none
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
@@ -36,13 +38,31 @@ olm() {
   "$HERE/olm.sh"
 }
 
+# skew starts a cluster for each kubelet.
+skew() {
+  local former kubelet
+  mkdir -p "$BIN/quorate"
+  CGO_ENABLED=0 go build -o "$BIN/quorate/kube-apiserver" .
+  former=$(sed -n 's/^func FormerMinors() .*{\(.*\)} }$/\1/p' test/upstream/former.go | tr -d '",')
+  [ -n "$former" ]
+  for kubelet in kubelet $(printf 'kubelet-%s ' $former); do
+    [ "$kubelet" = kubelet ] || "$HERE/machine.sh" former "${kubelet#kubelet-}"
+    APISERVER="$BIN/quorate/kube-apiserver" KUBELET=$kubelet "$HERE/machine.sh" up
+    echo "$kubelet:"
+    "$HERE/kubelet.sh"
+    "$HERE/machine.sh" down
+  done
+}
+
 case ${1:-} in
-  cluster | olm) ;;
+  cluster | olm | skew) ;;
   *) sed -n '2,/^set -e/p' "$0" | sed '$d; s/^# \{0,1\}//'; exit 2 ;;
 esac
 trap finish EXIT
 "$HERE/machine.sh" setup
 if [ "$1" = olm ]; then "$HERE/lifecycle.sh" build; fi
-"$HERE/machine.sh" up
-"$HERE/machine.sh" volumes 30 >/dev/null
+if [ "$1" != skew ]; then
+  "$HERE/machine.sh" up
+  "$HERE/machine.sh" volumes 30 >/dev/null
+fi
 "$1"

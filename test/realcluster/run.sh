@@ -82,7 +82,7 @@ follower() { k get asc demo -o jsonpath='{.status.members[?(@.role=="voter")].na
 install() {
   if [ -n "$IMPORT" ]; then
     local version=${IMAGE##*:v}
-    DIST=$WORK/dist ARCHITECTURES=$(go env GOARCH) IMAGE=${IMAGE%:v*} VERSION=$version release/build.sh image >/dev/null
+    DIST=$WORK/dist ARCHITECTURES=$(go env GOARCH) IMAGE=${IMAGE%:v*} VERSION=$version TAG=v$version release/build.sh image >/dev/null
     $IMPORT "$WORK/dist/quorate-v$version-image.tar" >/dev/null
   fi
   if [ -n "${LOAD:-}" ]; then

@@ -1,16 +1,21 @@
 package streaming
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"golang.org/x/net/websocket"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"quorate.dev/test/upstream"
 )
@@ -161,14 +166,33 @@ func (b *bench) createService(t *testing.T, address string, port int) {
 	if _, err := core.Services(namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "service"}, Subsets: []corev1.EndpointSubset{{
-		Addresses: []corev1.EndpointAddress{{
-			IP: address, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "pod"},
+	name, number := "web", int32(port)
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "service", Labels: map[string]string{discoveryv1.LabelServiceName: "service"},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{address},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "pod"},
 		}},
-		Ports: []corev1.EndpointPort{{Name: "web", Port: int32(port)}},
-	}}}
-	if _, err := core.Endpoints(namespace).Create(ctx, endpoints, metav1.CreateOptions{}); err != nil {
+		Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &number}},
+	}
+	if _, err := b.kubernetes.client.DiscoveryV1().EndpointSlices(namespace).Create(
+		ctx, slice, metav1.CreateOptions{},
+	); err != nil {
 		t.Fatal(err)
+	}
+	for _, s := range []*side{b.kubernetes, b.quorate} {
+		if err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, time.Minute, true,
+			func(ctx context.Context) (bool, error) {
+				_, err := s.client.CoreV1().RESTClient().Get().
+					AbsPath("/api/v1/namespaces/" + namespace + "/services/service:80/proxy/x").DoRaw(ctx)
+				return !apierrors.IsServiceUnavailable(err), nil
+			},
+		); err != nil {
+			t.Fatal("the server does not find the slice of the Service")
+		}
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "reachable"}}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}

@@ -77,6 +77,10 @@ func (g *Group) write(file, text string) error {
 // Add moves a process into the group. Memory that it has used before is not counted.
 func (g *Group) Add(process int) error { return g.write("cgroup.procs", strconv.Itoa(process)) }
 
+// Processes returns the path of the file with the processes of the group. A process that writes its number to the file
+// moves into the group.
+func (g *Group) Processes() string { return filepath.Join(g.path, "cgroup.procs") }
+
 // Usage returns the memory in use in bytes, including the page cache of files.
 func (g *Group) Usage() (int64, error) {
 	text, err := os.ReadFile(filepath.Join(g.path, g.usage))
