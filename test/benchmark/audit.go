@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+
+	"quorate.dev/test/measure/samples"
 )
 
 // auditPolicy selects the audit level by the namespace, so that one server shows the cost of both levels.
@@ -49,7 +51,7 @@ func (p plan) auditSteps() []step {
 		func(ctx context.Context, s *subject) error {
 			object := configMap("audited", 0)
 			for _, path := range []string{configMaps, many} {
-				if _, _, err := s.client.do(ctx, request{http.MethodPost, path, asJSON, asJSON, toJSON(object)}); err != nil {
+				if _, _, err := s.client.do(ctx, request{http.MethodPost, path, asJSON, asJSON, samples.JSON(object)}); err != nil {
 					return err
 				}
 			}

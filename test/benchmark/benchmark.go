@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"quorate.dev/test/measure"
 )
 
 const (
@@ -73,13 +75,16 @@ func (p plan) measuring(works []work) []step {
 	steps := make([]step, len(works))
 	for i, w := range works {
 		steps[i] = func(ctx context.Context, s *subject) error {
+			if w.token && s.reference != nil {
+				return nil // the floor knows no tokens
+			}
 			measurement, err := s.measure(ctx, w)
 			if err != nil {
 				return fmt.Errorf("%s: %w", w.name, err)
 			}
 			s.results.Work[w.name] = measurement
-			p.progress("%-15s %-55s %10s CPU, p50 %s, p99 %s, %d times", s.name, w.name, short(measurement.CPU),
-				short(measurement.P50), short(measurement.P99), measurement.Requests)
+			p.progress("%-15s %-55s %10s CPU, p50 %s, p99 %s, %d times", s.Name, w.name, measure.Short(measurement.CPU),
+				measure.Short(measurement.P50), measure.Short(measurement.P99), measurement.Requests)
 			return nil
 		}
 	}
@@ -93,7 +98,7 @@ func run(ctx context.Context, steps []step, subjects []*subject) error {
 	for _, step := range steps {
 		for _, s := range subjects {
 			if err := step(ctx, s); err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
+				return fmt.Errorf("%s: %w", s.Name, err)
 			}
 		}
 	}
@@ -110,7 +115,7 @@ func filter(works []work, p plan) (wanted []work) {
 }
 
 func (s *subject) remember(figure *int64, name string) (err error) {
-	*figure, err = memory(s.pids, name)
+	*figure, err = measure.Memory(s.PIDs, name)
 	return err
 }
 

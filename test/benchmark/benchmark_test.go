@@ -1,45 +1,13 @@
 package main
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"quorate.dev/test/measure/samples"
 )
-
-func TestParseStatus(t *testing.T) {
-	status := "Name:\tVmRSS:\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n"
-	for figure, want := range map[string]int64{"VmRSS": 1 << 20, "VmHWM": 2 << 20} {
-		if got, err := parseStatus(status, figure); err != nil || got != want {
-			t.Errorf("%s: got %d, %v", figure, got, err)
-		}
-	}
-	if _, err := parseStatus(status, "VmSwap"); err == nil {
-		t.Error("no error for a figure that is not there")
-	}
-}
-
-func TestOwnProcess(t *testing.T) {
-	pids := []int{os.Getpid()}
-	before, err := cpu(pids)
-	if err != nil || before <= 0 {
-		t.Fatalf("cpu %v, %v", before, err)
-	}
-	for after := before; after <= before; { // this loop uses CPU time itself
-		if after, err = cpu(pids); err != nil {
-			t.Fatal(err)
-		}
-	}
-	once, err := memory(pids, "VmHWM")
-	if err != nil || once < 1<<20 {
-		t.Errorf("memory %d, %v", once, err)
-	}
-	twice, err := memory(append(pids, pids...), "VmHWM")
-	if err != nil || twice < 2*once {
-		t.Errorf("memory of two processes %d, of one %d, %v", twice, once, err)
-	}
-}
 
 func TestLatenciesOfEvents(t *testing.T) {
 	begin := time.Now()
@@ -52,26 +20,6 @@ func TestLatenciesOfEvents(t *testing.T) {
 	}
 	if got := revisionOf(updateConfigMap(41).body); got != 42 {
 		t.Errorf("update 41 is of revision %d", got)
-	}
-}
-
-func TestQuantile(t *testing.T) {
-	var hundred []time.Duration
-	for i := range 100 {
-		hundred = append(hundred, time.Duration(i+1))
-	}
-	tests := []struct {
-		sorted []time.Duration
-		q      float64
-		want   time.Duration
-	}{
-		{nil, 0.5, 0}, {hundred[:1], 0.99, 1}, {hundred[:2], 0.5, 1}, {hundred[:3], 0.5, 2},
-		{hundred, 0.5, 50}, {hundred, 0.99, 99}, {hundred, 1, 100}, {hundred, 0, 1},
-	}
-	for _, test := range tests {
-		if got := quantile(test.sorted, test.q); got != test.want {
-			t.Errorf("quantile %v of %d values: got %d, want %d", test.q, len(test.sorted), got, test.want)
-		}
 	}
 }
 
@@ -122,11 +70,11 @@ func TestEveryUpdateChangesSomething(t *testing.T) {
 }
 
 func TestObjectsHaveTheSizeTheyClaim(t *testing.T) {
-	if size := len(toJSON(configMap(configMapName(0), 0))); size < 1000 || size > 1100 {
+	if size := len(samples.JSON(configMap(configMapName(0), 0))); size < 1000 || size > 1100 {
 		t.Errorf("a configmap has %d bytes", size)
 	}
 	// Servers add nearly 2 KB of defaults and managed fields.
-	if size := len(toProtobuf(pod(podName(0), 0))); size < 800 || size > 1000 {
+	if size := len(samples.Protobuf(pod(podName(0), 0, 0))); size < 800 || size > 1000 {
 		t.Errorf("a pod has %d bytes", size)
 	}
 }
@@ -167,7 +115,7 @@ func TestMarkdown(t *testing.T) {
 	report := sample()
 	text := report.markdown()
 	for _, want := range []string{
-		"| LIST 5,000 pods, JSON | 300 ms | 30.00 ms | 1/10 | ≤ 1/7 | 1.00 s | 15.0 µs |",
+		"| LIST 5,000 pods, JSON | 300 ms | 30.00 ms | 1/10 | ≤ 1/5 | 1.00 s | 15.0 µs |",
 		"| " + watches()[0].name + " | 20.0 µs | noise |  |  |  |  |",
 		"| resident, idle | 315 MiB | 105 MiB | 1/3 | ≤ 140 MiB, ≤ 1/2 |",
 		"| from exec to ready, new data directory | 2.00 s | 1.00 s | 1/2 | ≤ 1.20 s, ≤ 1/2 |",
@@ -190,5 +138,20 @@ func TestMarkdown(t *testing.T) {
 func TestParseHeap(t *testing.T) {
 	if live, err := parseHeap("heap profile\n# Alloc = 1\n# HeapAlloc = 4096\n"); err != nil || live != 4096 {
 		t.Errorf("%d, %v", live, err)
+	}
+}
+
+// TestFloorAndOrder prints the columns of the floor if it was measured, and first the rows that the peer wins.
+func TestFloorAndOrder(t *testing.T) {
+	report := sample()
+	lost := reads()[3].name
+	report.Peer.Work[lost] = Measurement{CPU: time.Millisecond}
+	report.Ours.Work[lost] = Measurement{CPU: 1200 * time.Microsecond}
+	report.Floor = &Results{Work: map[string]Measurement{reads()[0].name: {CPU: 20 * time.Millisecond}}}
+	text := report.markdown()
+	first := "| --: |\n| " + lost + " | 1.00 ms | 1.20 ms | 1.2 | ≤ 1/5 |  |  |  |  |\n"
+	second := "| LIST 5,000 pods, JSON | 300 ms | 30.00 ms | 1/10 | ≤ 1/5 | 20.00 ms | 1.5 | 1.00 s | 15.0 µs |\n"
+	if !strings.Contains(text, first+second) {
+		t.Errorf("got\n%s", text)
 	}
 }

@@ -15,6 +15,9 @@ import (
 	discovery "k8s.io/api/apidiscovery/v2"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/test/measure"
+	"quorate.dev/test/measure/samples"
 )
 
 const (
@@ -116,7 +119,7 @@ func definitionSteps(progress func(format string, arguments ...any)) []step {
 		func(_ context.Context, s *subject) error {
 			d := s.results.Definitions
 			progress("%-15s 1,000 definitions: %.0f KiB each, %s CPU each, %s for one more; OpenAPI v2: JSON %s, protobuf %s",
-				s.name, d.Live/(1<<10), short(d.Burst), short(d.Polled), d.V2JSON, d.V2Protobuf)
+				s.Name, d.Live/(1<<10), measure.Short(d.Burst), measure.Short(d.Polled), d.V2JSON, d.V2Protobuf)
 			return nil
 		},
 	}
@@ -124,7 +127,7 @@ func definitionSteps(progress func(format string, arguments ...any)) []step {
 
 func (d DocumentResults) String() string {
 	return fmt.Sprintf("%.1f MiB, %s CPU, then %s, %.0f MiB more resident",
-		float64(d.Size)/(1<<20), short(d.CPU), short(d.Again), float64(d.Memory)/(1<<20))
+		float64(d.Size)/(1<<20), measure.Short(d.CPU), measure.Short(d.Again), float64(d.Memory)/(1<<20))
 }
 
 // createDefinitions creates all definitions in a burst, and measures the CPU time and the live memory per definition.
@@ -180,7 +183,7 @@ func (s *subject) awaitServed(ctx context.Context) error {
 		if served == definitionCount {
 			return nil
 		}
-		if err := pause(ctx, 250*time.Millisecond); err != nil {
+		if err := measure.Pause(ctx, 250*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -229,7 +232,7 @@ func (p *poller) poll(ctx context.Context) error {
 		if changed {
 			return p.pollOpenAPI(ctx)
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := measure.Pause(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -285,10 +288,10 @@ func (s *subject) readDocument(ctx context.Context, accept string) (DocumentResu
 	if err := s.settle(ctx); err != nil {
 		return results, err
 	}
-	if err := resetPeak(s.pids); err != nil {
+	if err := measure.ResetPeak(s.PIDs); err != nil {
 		return results, err
 	}
-	before, err := memory(s.pids, "VmRSS")
+	before, err := measure.Memory(s.PIDs, "VmRSS")
 	if err != nil {
 		return results, err
 	}
@@ -300,7 +303,7 @@ func (s *subject) readDocument(ctx context.Context, accept string) (DocumentResu
 	if err := errors.Join(err, profile()); err != nil {
 		return results, err
 	}
-	peak, err := memory(s.pids, "VmHWM")
+	peak, err := measure.Memory(s.PIDs, "VmHWM")
 	if err != nil {
 		return results, err
 	}
@@ -346,7 +349,7 @@ func parseHeap(profile string) (int64, error) {
 }
 
 func createDefinition(i int) request {
-	return request{http.MethodPost, definitionPath, asJSON, asJSON, toJSON(definition40(i))}
+	return request{http.MethodPost, definitionPath, asJSON, asJSON, samples.JSON(definition40(i))}
 }
 
 // definition40 returns a definition with 40 fields in spec, as a generator writes it from Go types.

@@ -11,6 +11,9 @@ import (
 
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/test/measure"
+	"quorate.dev/test/measure/samples"
 )
 
 // encryptionOnly is the value of --work that measures only encryption at rest.
@@ -49,7 +52,7 @@ func restarts(provider string) work {
 }
 
 func createSecret(i int) request {
-	body := toProtobuf(&core.Secret{
+	body := samples.Protobuf(&core.Secret{
 		TypeMeta:   meta.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: meta.ObjectMeta{Name: fmt.Sprintf("secret-%05d", i)},
 		Data:       map[string][]byte{"key": []byte(strings.Repeat("0123456789", secretSize/10))},
@@ -102,7 +105,7 @@ func (p plan) encryptionSteps(provider string) []step {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 		s.results.Work[w.name] = measurement
-		p.progress("%-15s %-55s %10s CPU, %s", s.name, w.name, short(measurement.CPU), short(measurement.P50))
+		p.progress("%-15s %-55s %10s CPU, %s", s.Name, w.name, measure.Short(measurement.CPU), measure.Short(measurement.P50))
 		return nil
 	})
 }
@@ -113,21 +116,19 @@ func (s *subject) restart(ctx context.Context) (Measurement, error) {
 	s.client.close()
 	s.tokenClient.close()
 	s.tokenClient = nil
-	if err := s.processes[0].Stop(); err != nil {
+	if err := s.Processes[0].Stop(); err != nil {
 		return Measurement{}, err
 	}
-	others := s.pids[1:]
-	before, err := cpu(others)
+	others := s.PIDs[1:]
+	before, err := measure.CPU(others)
 	if err != nil {
 		return Measurement{}, err
 	}
 	begin := time.Now()
-	server, err := s.launch(ctx)
-	if err != nil {
+	if err := s.Relaunch(ctx); err != nil {
 		return Measurement{}, err
 	}
-	s.admin, s.processes[0], s.pids[0] = server.Admin, server.Process, server.PID
-	if s.client, err = newClient(s.admin); err != nil {
+	if s.client, err = newClient(s.Admin); err != nil {
 		return Measurement{}, err
 	}
 	_, size, err := s.client.do(ctx, read(secretsPath+"?resourceVersion=0", asProtobuf)(0))
@@ -135,6 +136,6 @@ func (s *subject) restart(ctx context.Context) (Measurement, error) {
 		return Measurement{}, err
 	}
 	took := time.Since(begin)
-	after, err := cpu(s.pids)
+	after, err := measure.CPU(s.PIDs)
 	return Measurement{Requests: 1, Bytes: size, CPU: after - before, P50: took, P99: took}, err
 }

@@ -5,16 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"quorate.dev/test/measure"
 )
 
 // floodVariable is set in the process that floods a server: this program, with the lowest priority, so that the CPU
@@ -33,32 +33,16 @@ type floodResults struct {
 	Failed   int64 `json:"failed"`
 }
 
-type flood struct {
-	process *exec.Cmd
-	input   io.Closer
-	output  io.Reader
-}
+// flood is the process that floods a server.
+type flood struct{ *self }
 
 func startFlood(ctx context.Context, config *rest.Config) (*flood, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	target, err := json.Marshal(floodTarget{Host: config.Host, CAFile: config.CAFile, CAData: config.CAData})
 	if err != nil {
 		return nil, err
 	}
-	process := exec.CommandContext(ctx, program)
-	process.Env = append(os.Environ(), floodVariable+"="+string(target), "GOMAXPROCS=1")
-	process.Stderr = os.Stderr
-	f := &flood{process: process}
-	if f.input, err = process.StdinPipe(); err != nil {
-		return nil, err
-	}
-	if f.output, err = process.StdoutPipe(); err != nil {
-		return nil, err
-	}
-	return f, process.Start()
+	process, err := startSelf(ctx, floodVariable+"="+string(target), "GOMAXPROCS=1")
+	return &flood{process}, err
 }
 
 // stop ends the flood and returns its results.
@@ -90,11 +74,7 @@ func runFlood(text string) error {
 		return err
 	}
 	c.token = tokenOf(floodUser)
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
+	ctx := untilInputEnds(context.Background())
 	var lists, rejected, failed atomic.Int64
 	var listing sync.WaitGroup
 	for worker := range floodParallel {
@@ -108,7 +88,7 @@ func runFlood(text string) error {
 					rejected.Add(1)
 				default:
 					failed.Add(1)
-					_ = pause(ctx, 10*time.Millisecond)
+					_ = measure.Pause(ctx, 10*time.Millisecond)
 				}
 			}
 		})

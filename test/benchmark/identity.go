@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"quorate.dev/apiserver/authentication/jwt/jwttest"
+	"quorate.dev/test/measure"
 )
 
 // identity is an administrator with a token of an OpenID Connect provider, which runs in this process.
@@ -59,7 +60,7 @@ func (i *identity) client(ctx context.Context, admin *rest.Config) (*client, err
 		if err == nil {
 			return c, nil
 		}
-		if pause(ctx, 100*time.Millisecond) != nil {
+		if measure.Pause(ctx, 100*time.Millisecond) != nil {
 			return nil, fmt.Errorf("the token is not accepted: %w", err)
 		}
 	}

@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"quorate.dev/test/measure"
 )
 
 // timeLimit ends a run that hangs. On an idle machine, a run takes about ten minutes, a quarter of the limit.
@@ -50,6 +52,13 @@ func main() {
 	defer cancel()
 	if target := os.Getenv(floodVariable); target != "" {
 		if err := runFlood(target); err != nil {
+			fmt.Fprintln(os.Stderr, "Error:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if options := os.Getenv(bareVariable); options != "" {
+		if err := runBare(ctx, options); err != nil {
 			fmt.Fprintln(os.Stderr, "Error:", err)
 			os.Exit(1)
 		}
@@ -93,7 +102,7 @@ func (o *options) report(ctx context.Context) (Report, error) {
 		return load(o.from)
 	}
 	report, err := o.run(ctx)
-	for _, results := range []*Results{report.Peer, report.Ours} {
+	for _, results := range []*Results{report.Peer, report.Ours, report.Floor} {
 		if results != nil {
 			results.addWatchMean()
 		}
@@ -148,7 +157,7 @@ func (o *options) run(ctx context.Context) (Report, error) {
 		return report, o.runEncryptions(ctx, filepath.Join(directory, encryptionOnly), p, &report)
 	}
 	if o.works != definitionsOnly {
-		err = o.runSteps(ctx, filepath.Join(directory, "standard"), p.steps(), &report)
+		err = o.runStandard(ctx, filepath.Join(directory, "standard"), p.steps(), &report)
 	}
 	if err == nil && (o.works == "" || o.works == definitionsOnly) {
 		err = o.runSteps(ctx, filepath.Join(directory, definitionsOnly), definitionSteps(progress), &report)
@@ -185,11 +194,30 @@ func (o *options) with(theirs, ours []string) *options {
 // definitionsOnly is the value of --work that measures only CustomResourceDefinitions.
 const definitionsOnly = "definitions"
 
+// runStandard executes the steps on new servers and on the floor, unless only the peer is measured.
+func (o *options) runStandard(ctx context.Context, directory string, steps []step, report *Report) error {
+	subjects, err := o.start(ctx, directory)
+	if err == nil && o.only != "peer" {
+		progress("starting the floor")
+		bottom, problem := startFloor(ctx, filepath.Join(directory, bare), subjects[len(subjects)-1].results)
+		if problem == nil {
+			subjects = append(subjects, bottom)
+		}
+		err = problem
+	}
+	return execute(ctx, steps, subjects, report, err)
+}
+
 // runSteps executes steps on new servers and adds their results to the report.
 func (o *options) runSteps(ctx context.Context, directory string, steps []step, report *Report) error {
 	subjects, err := o.start(ctx, directory)
+	return execute(ctx, steps, subjects, report, err)
+}
+
+// execute executes steps unless a server has failed to start with err, and stops the servers.
+func execute(ctx context.Context, steps []step, subjects []*subject, report *Report, err error) error {
 	for _, s := range subjects {
-		s.results = report.add(s.name, s.results)
+		s.results = report.add(s.Name, s.results)
 	}
 	if err == nil {
 		err = run(ctx, steps, subjects)
@@ -210,12 +238,13 @@ func (o *options) start(ctx context.Context, directory string) ([]*subject, erro
 	}
 	if o.only != "ours" {
 		progress("starting kube-apiserver and etcd")
-		subject, err := startPeer(ctx, filepath.Join(directory, "peer"), append(identity.flags, o.peerFlags...))
+		flags := append(identity.flags, o.peerFlags...)
+		subject, err := startSubject(ctx, measure.StartPeer, filepath.Join(directory, "peer"), flags)
 		if err != nil {
 			return nil, fmt.Errorf("peer: %w", err)
 		}
 		subjects = append(subjects, subject)
-		if subject.tokenClient, err = identity.client(ctx, subject.admin); err != nil {
+		if subject.tokenClient, err = identity.client(ctx, subject.Admin); err != nil {
 			return subjects, fmt.Errorf("peer: %w", err)
 		}
 	}
@@ -228,13 +257,14 @@ func (o *options) start(ctx context.Context, directory string) ([]*subject, erro
 			return subjects, err
 		}
 	}
-	subject, err := startOurs(ctx, filepath.Join(directory, "ours"), append(identity.flags, o.ourFlags...))
+	flags := append(identity.flags, o.ourFlags...)
+	subject, err := startSubject(ctx, measure.StartOurs, filepath.Join(directory, "ours"), flags)
 	if err != nil {
 		return subjects, fmt.Errorf("ours: %w", err)
 	}
 	subject.profiles = o.profiles
 	subjects = append(subjects, subject)
-	if subject.tokenClient, err = identity.client(ctx, subject.admin); err != nil {
+	if subject.tokenClient, err = identity.client(ctx, subject.Admin); err != nil {
 		return subjects, fmt.Errorf("ours: %w", err)
 	}
 	return subjects, nil

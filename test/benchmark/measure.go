@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"quorate.dev/test/measure"
 )
 
 const (
@@ -26,6 +28,9 @@ type Measurement struct {
 
 // measure executes a work, and reads the CPU time of the server before and after it.
 func (s *subject) measure(ctx context.Context, w work) (Measurement, error) {
+	if err := s.setSize(ctx, w); err != nil {
+		return Measurement{}, err
+	}
 	if w.watchers > 0 {
 		return s.measureWatch(ctx, w)
 	}
@@ -57,7 +62,7 @@ func (t *tally) summarize(used time.Duration) Measurement {
 	slices.Sort(t.latencies)
 	return Measurement{
 		Requests: n, Bytes: t.bytes / int64(n), CPU: used / time.Duration(n),
-		P50: quantile(t.latencies, 0.50), P99: quantile(t.latencies, 0.99),
+		P50: measure.Quantile(t.latencies, 0.50), P99: measure.Quantile(t.latencies, 0.99),
 	}
 }
 
@@ -116,13 +121,4 @@ func (t *tally) add(ctx context.Context, c *client, r request) error {
 	t.latencies = append(t.latencies, latency)
 	t.bytes += size
 	return err
-}
-
-// quantile returns the smallest of the sorted values that at least the fraction q of all values do not exceed.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	rank := int(q*float64(len(sorted)) + 0.999999)
-	return sorted[min(max(rank, 1), len(sorted))-1]
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"quorate.dev/test/measure"
 )
 
 // overloadOnly is the value of --work that measures small clients while another client overloads the server. It is not
@@ -145,7 +147,7 @@ func overloadSteps(p plan) []step {
 		err := s.overload(ctx)
 		clear(s.results.Work) // the rows of creations were measured under other conditions
 		if err == nil {
-			s.results.Overload.log(s.name, p.progress)
+			s.results.Overload.log(s.Name, p.progress)
 		}
 		return err
 	})
@@ -155,7 +157,7 @@ func (o *OverloadResults) log(name string, progress func(string, ...any)) {
 	for _, g := range groups() {
 		r := o.Groups[g.name]
 		progress("%-15s %-16s %5d requests, %d lost, p50 %s, p99 %s (%s without overload) %s",
-			name, g.name, r.Requests, r.Lost, short(r.P50), short(r.P99), short(r.Before), r.Error)
+			name, g.name, r.Requests, r.Lost, measure.Short(r.P50), measure.Short(r.P99), measure.Short(r.Before), r.Error)
 	}
 	progress("%-15s loaded %s, at most %s; the flood: %d lists, %d rejected, %d failed", name,
 		mebibytes(float64(o.Loaded)), mebibytes(float64(o.Peak)), o.Flood.Lists, o.Flood.Rejected, o.Flood.Failed)
@@ -175,17 +177,17 @@ func (s *subject) overload(ctx context.Context) error {
 	results := &OverloadResults{Groups: map[string]GroupResults{}}
 	s.results.Overload = results
 	before := workGroups(ctx, clients, overloadBefore)
-	if results.Loaded, err = memory(s.pids, "VmRSS"); err != nil {
+	if results.Loaded, err = measure.Memory(s.PIDs, "VmRSS"); err != nil {
 		return err
 	}
-	if err := resetPeak(s.pids); err != nil {
+	if err := measure.ResetPeak(s.PIDs); err != nil {
 		return err
 	}
-	flood, err := startFlood(ctx, rest.AnonymousClientConfig(s.admin))
+	flood, err := startFlood(ctx, rest.AnonymousClientConfig(s.Admin))
 	if err != nil {
 		return err
 	}
-	err = pause(ctx, overloadRamp)
+	err = measure.Pause(ctx, overloadRamp)
 	profile := s.startProfile(ctx, profileOfWork, overloadOnly)
 	during := workGroups(ctx, clients, overloadTime)
 	err = errors.Join(err, profile())
@@ -198,7 +200,7 @@ func (s *subject) overload(ctx context.Context) error {
 		r.Before = before[name].P99
 		results.Groups[name] = r
 	}
-	results.Peak, err = memory(s.pids, "VmHWM")
+	results.Peak, err = measure.Memory(s.PIDs, "VmHWM")
 	return err
 }
 
@@ -216,7 +218,7 @@ func (s *subject) prepareGroups(ctx context.Context) (map[string][]*client, erro
 	clients := map[string][]*client{}
 	for _, g := range groups() {
 		for i := range g.count {
-			c, err := newClient(rest.AnonymousClientConfig(s.admin))
+			c, err := newClient(rest.AnonymousClientConfig(s.Admin))
 			if err != nil {
 				return nil, err
 			}
@@ -257,7 +259,7 @@ func workGroups(ctx context.Context, clients map[string][]*client, lasting time.
 		working.Go(func() {
 			collected.Wait()
 			slices.Sort(latencies)
-			r.Requests, r.P50, r.P99 = len(latencies), quantile(latencies, 0.5), quantile(latencies, 0.99)
+			r.Requests, r.P50, r.P99 = len(latencies), measure.Quantile(latencies, 0.5), measure.Quantile(latencies, 0.99)
 			r.Lost = len(latencies) - len(slices.DeleteFunc(slices.Clone(latencies), func(d time.Duration) bool {
 				return d >= overloadLost
 			}))
@@ -277,7 +279,7 @@ func (g group) work(
 	begin := time.Now().Add(g.interval * time.Duration(number) / time.Duration(g.count))
 	for i := 0; ; i++ {
 		due := begin.Add(g.interval * time.Duration(i))
-		if due.Sub(begin) > lasting || pause(ctx, time.Until(due)) != nil {
+		if due.Sub(begin) > lasting || measure.Pause(ctx, time.Until(due)) != nil {
 			return latencies, last
 		}
 		limited, cancel := context.WithTimeout(ctx, overloadLost)

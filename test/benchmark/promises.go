@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+
+	"quorate.dev/test/measure"
 )
 
 // brokenPromises returns a line for each promise that the results break. It skips rows that were not measured on both
@@ -31,7 +33,8 @@ func (r Report) brokenWork(w work) (broken []string) {
 	}
 	if w.promise > 0 && peerDid && oursDid && ours.P50 > peer.P50 {
 		broken = append(broken,
-			fmt.Sprintf("%s: the median latency is %s, the peer's is %s", w.name, short(ours.P50), short(peer.P50)))
+			fmt.Sprintf("%s: the median latency is %s, the peer's is %s",
+				w.name, measure.Short(ours.P50), measure.Short(peer.P50)))
 	}
 	if increase, ok := r.increase(w); ok && increase > w.increase {
 		broken = append(broken,
@@ -70,7 +73,7 @@ func (r Report) record(file string) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	all.Peer, all.Ours = all.Peer.merge(r.Peer), all.Ours.merge(r.Ours)
+	all.Peer, all.Ours, all.Floor = all.Peer.merge(r.Peer), all.Ours.merge(r.Ours), all.Floor.merge(r.Floor)
 	text, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {
 		return err

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"quorate.dev/test/measure"
 )
 
 const (
@@ -13,18 +15,16 @@ const (
 	readyLimit  = 1200 * time.Millisecond
 )
 
-// Report holds the results of one or both servers.
+// Report holds the results of one or both servers, and of the floor.
 type Report struct {
-	Peer *Results `json:"peer,omitempty"`
-	Ours *Results `json:"ours,omitempty"`
+	Peer  *Results `json:"peer,omitempty"`
+	Ours  *Results `json:"ours,omitempty"`
+	Floor *Results `json:"floor,omitempty"`
 }
 
 // add returns the report's results of a server. If there are none yet, it adds the given ones.
 func (r *Report) add(name string, results *Results) *Results {
-	existing := &r.Peer
-	if name == ours {
-		existing = &r.Ours
-	}
+	existing := map[string]**Results{measure.Peer: &r.Peer, measure.Ours: &r.Ours, bare: &r.Floor}[name]
 	if *existing == nil {
 		*existing = results
 	}
@@ -35,33 +35,16 @@ func (r *Report) add(name string, results *Results) *Results {
 func (r Report) markdown() string {
 	var text strings.Builder
 	for _, t := range r.tables() {
-		text.WriteString(t.markdown() + "\n")
+		text.WriteString(t.Markdown() + "\n")
 	}
 	return text.String()
 }
 
-// table is a table of a report.
-type table struct {
-	name   string // name of the table in documents
-	header []string
-	rows   [][]string
-}
-
-// markdown aligns the first column to the left, and the others, which are numbers, to the right.
-func (t table) markdown() string {
-	line := func(cells []string) string { return "| " + strings.Join(cells, " | ") + " |\n" }
-	text := line(t.header) + line(append([]string{"---"}, slices.Repeat([]string{"--:"}, len(t.header)-1)...))
-	for _, row := range t.rows {
-		text += line(row)
-	}
-	return text
-}
-
 // tables returns the tables of a report that are not empty.
-func (r Report) tables() []table {
-	var all []table
-	add := func(t table) {
-		if len(t.rows) > 0 {
+func (r Report) tables() []measure.Table {
+	var all []measure.Table
+	add := func(t measure.Table) {
+		if len(t.Rows) > 0 {
 			all = append(all, t)
 		}
 	}
@@ -73,14 +56,55 @@ func (r Report) tables() []table {
 	return all
 }
 
-func (r Report) workTable(name, title string, works []work) table {
-	t := table{name: name, header: []string{title, "peer", "ours", "fraction", "promised", "median latency, peer", "ours"}}
-	for _, w := range works {
-		if r.measured(w) {
-			t.rows = append(t.rows, r.workCells(w))
+func (r Report) workTable(name, title string, works []work) measure.Table {
+	header := []string{title, "peer", "ours", "fraction", "promised", "median latency, peer", "ours"}
+	t := measure.Table{Name: name, Header: header}
+	floor := slices.ContainsFunc(works, func(w work) bool {
+		_, did := r.Floor.measurement(w.name)
+		return did
+	})
+	if floor {
+		t.Header = slices.Insert(t.Header, floorColumn, "floor", "times the floor")
+	}
+	for _, w := range r.peerFirst(works) {
+		if !r.measured(w) {
+			continue
 		}
+		cells := r.workCells(w)
+		if floor {
+			cells = slices.Insert(cells, floorColumn, r.floorCells(w)...)
+		}
+		t.Rows = append(t.Rows, cells)
 	}
 	return t
+}
+
+// floorColumn is the index of the first column about the floor, in tables of which a row was measured on it.
+const floorColumn = 5
+
+// floorCells returns the cost of a work on the floor, and our cost as a multiple of it.
+func (r Report) floorCells(w work) []string {
+	least, did := r.Floor.measurement(w.name)
+	ours, oursDid := r.Ours.measurement(w.name)
+	if !did || !oursDid || least.CPU <= 0 || ours.CPU <= 0 {
+		return []string{"", ""}
+	}
+	return []string{cost(least.CPU), fmt.Sprintf("%.1f", float64(ours.CPU)/float64(least.CPU))}
+}
+
+// peerFirst returns the works with those first for which our server needs more CPU time than kube-apiserver.
+func (r Report) peerFirst(works []work) []work {
+	ordered := slices.Clone(works)
+	slices.SortStableFunc(ordered, func(a, b work) int { return r.lost(b) - r.lost(a) })
+	return ordered
+}
+
+// lost returns 1 if our server needs more CPU time for a work than kube-apiserver, otherwise 0.
+func (r Report) lost(w work) int {
+	if fraction, ok := r.workFraction(w); ok && fraction > 1 {
+		return 1
+	}
+	return 0
 }
 
 // figures are the rows of a table that do not measure works.
@@ -97,11 +121,11 @@ func figureTables() []figures {
 	}
 }
 
-func (r Report) figureTable(f figures) table {
-	t := table{name: f.name, header: []string{f.title, "peer", "ours", "fraction", "promised"}}
+func (r Report) figureTable(f figures) measure.Table {
+	t := measure.Table{Name: f.name, Header: []string{f.title, "peer", "ours", "fraction", "promised"}}
 	for _, row := range f.rows {
 		if row.known(r.Peer) || row.known(r.Ours) {
-			t.rows = append(t.rows, r.figureCells(row))
+			t.Rows = append(t.Rows, r.figureCells(row))
 		}
 	}
 	return t
@@ -190,7 +214,7 @@ func medianLatency(m Measurement) string {
 	if m.P50 == 0 {
 		return ""
 	}
-	return short(m.P50)
+	return measure.Short(m.P50)
 }
 
 // figure is a row of a table of figures.
@@ -219,7 +243,7 @@ func (f figure) known(r *Results) bool {
 
 func kibibytes(v float64) string { return fmt.Sprintf("%.0f KiB", v/(1<<10)) }
 func mebibytes(v float64) string { return fmt.Sprintf("%.0f MiB", v/(1<<20)) }
-func duration(v float64) string  { return short(time.Duration(v)) }
+func duration(v float64) string  { return measure.Short(time.Duration(v)) }
 
 func memoryFigures() []figure {
 	return []figure{
@@ -291,19 +315,5 @@ func cost(d time.Duration) string {
 	if d <= 0 {
 		return "noise"
 	}
-	return short(d)
-}
-
-// short formats a duration with three significant digits.
-func short(d time.Duration) string {
-	switch {
-	case d >= time.Second:
-		return fmt.Sprintf("%.2f s", d.Seconds())
-	case d >= 100*time.Millisecond:
-		return fmt.Sprintf("%.0f ms", d.Seconds()*1e3)
-	case d >= time.Millisecond:
-		return fmt.Sprintf("%.2f ms", d.Seconds()*1e3)
-	default:
-		return fmt.Sprintf("%.1f µs", d.Seconds()*1e6)
-	}
+	return measure.Short(d)
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/test/measure"
 )
 
 // measureWatch executes the same updates without watchers and with them. The difference of the costs, divided by the
@@ -46,7 +48,7 @@ func (s *subject) measureWatch(ctx context.Context, w work) (Measurement, error)
 	latencies := watchers.latencies(sent)
 	return Measurement{
 		Requests: deliveries, Bytes: watchers.size() / int64(deliveries), CPU: (watched - alone) / time.Duration(deliveries),
-		P50: quantile(latencies, 0.50), P99: quantile(latencies, 0.99),
+		P50: measure.Quantile(latencies, 0.50), P99: measure.Quantile(latencies, 0.99),
 	}, nil
 }
 
@@ -68,14 +70,14 @@ func (w work) repeated() (work, map[int]time.Time) {
 
 // timed calls do and returns the CPU time that the server has used during the call.
 func (s *subject) timed(do func() error) (time.Duration, error) {
-	before, err := cpu(s.pids)
+	before, err := measure.CPU(s.PIDs)
 	if err != nil {
 		return 0, err
 	}
 	if err := do(); err != nil {
 		return 0, err
 	}
-	after, err := cpu(s.pids)
+	after, err := measure.CPU(s.PIDs)
 	return after - before, err
 }
 
@@ -123,7 +125,7 @@ func (s *subject) watcherClient(all watchers, share int) (*client, error) {
 	if share > 0 && len(all)%share != 0 {
 		return all[len(all)-1].client, nil
 	}
-	return newClient(s.admin)
+	return newClient(s.Admin)
 }
 
 // start makes all watchers read. The returned function waits until each has read the given number of events.

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"quorate.dev/test/measure/samples"
 )
 
 const (
@@ -58,17 +60,25 @@ func creations() []work {
 	}
 }
 
+// reads returns the works that read objects. Sending the response is most of the cost of a long list, for
+// kube-apiserver too, so that the fractions that can be promised depend on how much CPU time the machine needs to
+// send bytes.
 func reads() []work {
 	return []work{
-		{name: "LIST 5,000 pods, JSON", promise: 1.0 / 7, parallel: 1, request: read(pods, asJSON)},
-		{name: "LIST 5,000 pods, protobuf", promise: 1.0 / 4.5, parallel: 1, request: read(pods, asProtobuf)},
+		{name: "LIST 5,000 pods, JSON", promise: 1.0 / 5, parallel: 1, request: read(pods, asJSON)},
+		{name: "LIST 5,000 pods, protobuf", promise: 1.0 / 3, parallel: 1, request: read(pods, asProtobuf)},
 		{name: "LIST limit=500, JSON", promise: 1.0 / 5, parallel: 1, request: read(pods+"?limit=500", asJSON)},
 		{
 			name: "LIST with a label selector matching 1 %", promise: 1.0 / 5, parallel: 1,
 			request: read(pods+"?labelSelector=shard%3D7", asJSON),
 		},
-		{name: "LIST 5,000 pods, Table", promise: 1, parallel: 1, request: read(pods, asTable)},
-		{name: "LIST 5,000 pods, metadata only", promise: 1.0 / 4, parallel: 1, request: read(pods, asMetadata)},
+		{
+			name: "LIST by node, 2 %", promise: 1.0 / 2.5, parallel: 1,
+			request: read(pods+"?fieldSelector=spec.nodeName%3Dnode-07", asJSON),
+		},
+		{name: "LIST 5,000 pods, Table", promise: 1.0 / 3, parallel: 1, request: read(pods, asTable)},
+		{name: "LIST 5,000 pods, JSON, four at once", promise: 1.0 / 5, parallel: 4, request: read(pods, asJSON)},
+		{name: "LIST 5,000 pods, metadata only", promise: 1.0 / 3, parallel: 1, request: read(pods, asMetadata)},
 		{name: "GET a pod", promise: 1.0 / 4, parallel: 16, request: getPod},
 		{name: "GET a pod, OpenID token", promise: 1.0 / 4, parallel: 16, token: true, request: getPod},
 		{name: "GET a configmap", promise: 1.0 / 4, parallel: 16, request: read(configMaps+"/"+configMapName(0), asJSON)},
@@ -141,7 +151,10 @@ func from(first int, original func(int) request) func(int) request {
 }
 
 func deletions() []work {
-	return []work{{name: "delete a configmap", promise: 1.0 / 3.5, parallel: 16, count: objects, request: deleteConfigMap}}
+	return []work{
+		{name: "delete a configmap", promise: 1.0 / 3.5, parallel: 16, count: objects, request: deleteConfigMap},
+		{name: "delete a pod", promise: 1.0 / 2.5, parallel: 16, count: objects, request: deletePod},
+	}
 }
 
 // crowds returns the works that fill a namespace with many small objects. The works of selections select a few of these
@@ -155,11 +168,11 @@ func crowds() []work {
 func selections() []work {
 	return []work{
 		{
-			name: "LIST 50,000, a label selector matching 1 %", promise: 1.0 / 4, parallel: 1,
+			name: "LIST 50,000, a label selector matching 1 %", promise: 1.0 / 10, parallel: 1,
 			request: read(many+"?labelSelector=shard%3D7", asJSON),
 		},
 		{
-			name: "LIST 50,000, a set selector matching nothing", promise: 1.0 / 3.5, parallel: 1,
+			name: "LIST 50,000, a set selector matching nothing", promise: 1.0 / 10, parallel: 1,
 			request: read(many+"?labelSelector=shard+in+(x,y),app", asJSON),
 		},
 		{
@@ -171,25 +184,31 @@ func selections() []work {
 
 func createSmall(i int) request {
 	return request{
-		http.MethodPost, many, asProtobuf, asProtobuf, toProtobuf(small(fmt.Sprintf("small-%05d", i), i%shards)),
+		http.MethodPost, many, asProtobuf, asProtobuf, samples.Protobuf(small(fmt.Sprintf("small-%05d", i), i%shards)),
 	}
 }
 
 func createConfigMap(i int) request {
-	return request{http.MethodPost, configMaps, asJSON, asJSON, toJSON(configMap(configMapName(i), 0))}
+	return request{http.MethodPost, configMaps, asJSON, asJSON, samples.JSON(configMap(configMapName(i), 0))}
 }
 
 func createPod(i int) request {
-	return request{http.MethodPost, pods, asProtobuf, asProtobuf, toProtobuf(pod(podName(i), i%shards))}
+	return request{http.MethodPost, pods, asProtobuf, asProtobuf, samples.Protobuf(pod(podName(i), i%shards, i%nodes))}
 }
 
 func updateConfigMap(i int) request {
 	name := configMapName(i)
-	return request{http.MethodPut, configMaps + "/" + name, asJSON, asJSON, toJSON(configMap(name, i+1))}
+	return request{http.MethodPut, configMaps + "/" + name, asJSON, asJSON, samples.JSON(configMap(name, i+1))}
 }
 
 func deleteConfigMap(i int) request {
 	return request{method: http.MethodDelete, path: configMaps + "/" + configMapName(i), accept: asJSON}
+}
+
+// deletePod returns the request with which a kubelet removes a pod whose containers have stopped: a deletion without a
+// grace period.
+func deletePod(i int) request {
+	return request{method: http.MethodDelete, path: pods + "/" + podName(i) + "?gracePeriodSeconds=0", accept: asJSON}
 }
 
 func read(path, accept string) func(int) request {

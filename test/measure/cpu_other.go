@@ -1,12 +1,12 @@
 //go:build !linux
 
-package main
+package measure
 
 import (
 	"errors"
 	"time"
 )
 
-func cpu([]int) (time.Duration, error) {
+func CPU([]int) (time.Duration, error) {
 	return 0, errors.New("the processor time of other processes is read on Linux only")
 }

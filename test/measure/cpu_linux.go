@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"fmt"
@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpu returns the CPU time that processes have used in user and kernel mode.
-func cpu(pids []int) (time.Duration, error) {
+// CPU returns the CPU time that processes have used in user and kernel mode.
+func CPU(pids []int) (time.Duration, error) {
 	var total time.Duration
 	for _, pid := range pids {
 		var used unix.Timespec

@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// memory returns a figure in /proc/PID/status in bytes, summed over the processes: VmRSS is the memory that is resident
+// Memory returns a figure in /proc/PID/status in bytes, summed over the processes: VmRSS is the memory that is resident
 // now, VmHWM the largest value of VmRSS so far.
-func memory(pids []int, figure string) (int64, error) {
+func Memory(pids []int, figure string) (int64, error) {
 	var total int64
 	for _, pid := range pids {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -36,8 +36,8 @@ func parseStatus(status, figure string) (int64, error) {
 	return 0, fmt.Errorf("no %s in status", figure)
 }
 
-// resetPeak sets VmHWM of the processes to VmRSS.
-func resetPeak(pids []int) error {
+// ResetPeak sets VmHWM of the processes to VmRSS.
+func ResetPeak(pids []int) error {
 	for _, pid := range pids {
 		if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0o200); err != nil {
 			return err
