@@ -4,7 +4,7 @@ export CGO_ENABLED = 0
 # SUDO runs a command as root, with the tools of the user.
 SUDO = $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=LOGS env PATH="$(PATH)")
 
-.PHONY: build test coverage lint race ci sandbox benchmark benchmark-ratios differential compatibility kine failover history availability availability-cluster rotation hostile hostile-servers attacks upgrade operator-size restarts faults faults-operator faults-checker realcluster realcluster-olm screenshot prometheus guides fuzz generate bundle chart image release release-check clean
+.PHONY: build test coverage lint race ci sandbox benchmark benchmark-ratios scale differential compatibility kine failover history availability availability-cluster rotation hostile hostile-servers attacks upgrade skew operator-size restarts faults faults-operator faults-checker realcluster realcluster-olm realcluster-skew screenshot prometheus guides fuzz generate bundle chart image release release-check clean
 
 build: ## the quorate binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -34,6 +34,9 @@ benchmark-ratios: ## measure everything, and fail if a figure that docs/performa
 	go run ./test/benchmark --check
 	go run ./test/benchmark --check --work encryption
 	go run ./test/benchmark --check --work overload
+
+scale: ## measure both servers with a cluster of NODES=1000 hollow nodes for DURATION=1m; STORM=all, CONTROLLERS=1; see docs/scale.md
+	go run ./test/scale --nodes $(or $(NODES),1000) --duration $(or $(DURATION),1m) $(if $(STORM),--storm $(STORM)) $(if $(CONTROLLERS),--controllers)
 
 differential: ## send the same requests to kube-apiserver and compare; prints a table of areas
 	DIFFERENTIAL_WHOLE=1 go test -count=1 -v -run TestDifferential ./test/differential
@@ -73,8 +76,12 @@ hostile-servers: ## call hostile extension API servers, webhooks and issuers wit
 attacks: ## measure the CPU time of expensive requests to this server; UPSTREAM=1 measures kube-apiserver
 	QUORATE_ATTACKS=1 QUORATE_LIMITS_UPSTREAM=$(UPSTREAM) go test ./test/limits -count=1 -v -timeout 60m -run TestAttacks
 
-upgrade: ## take over clusters from the previous release's operator; RECORD=1 rewrites the objects of the short test
+upgrade: ## take over clusters from the previous release's operator (RECORD=1 rewrites the objects of the short test); change a cluster to the next Kubernetes minor version and back
 	QUORATE_UPGRADE=full go test -count=1 -v -run TestUpgradeRestartsNothing ./operator $(if $(RECORD),-record)
+	QUORATE_UPGRADE=full go test -count=1 -v -timeout 40m -run TestMinorUpgrade ./test/endtoend
+
+skew: ## kube-apiserver of the two former Kubernetes minor versions on one etcd with this server, and their controllers and scheduler as clients
+	QUORATE_SKEW=full go test -p 1 -count=1 -v -timeout 60m -run TestVersionSkew ./test/compatibility ./test/controlplane
 
 operator-size: ## memory and CPU time of the operator with CLUSTERS=200, compared with docs/install.md
 	QUORATE_OPERATOR_SIZE=$(or $(CLUSTERS),200) go test -count=1 -v -timeout 30m -run TestOperatorSize ./operator
@@ -96,6 +103,9 @@ realcluster: ## install and break the operator on a Kubernetes cluster that runs
 
 realcluster-olm: ## install, upgrade and uninstall the bundle with the Operator Lifecycle Manager on such a cluster
 	$(SUDO) test/realcluster/prove.sh olm
+
+realcluster-skew: ## run nodes with the kubelets of three minor versions on such a cluster, whose API server is this one
+	$(SUDO) test/realcluster/prove.sh skew
 
 prometheus: ## scrape a sandbox with Prometheus: no alerts without faults, a fault for each alert, dashboards; SPEED=1 uses real durations
 	go -C tools/prometheus build -tags remove_all_sd -o $(or $(TMPDIR),/tmp)/prometheus github.com/prometheus/prometheus/cmd/prometheus

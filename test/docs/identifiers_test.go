@@ -42,6 +42,7 @@ var upstreamNames = map[string]string{
 	"SharedInformerFactory":           "k8s.io/client-go/informers",
 	"WithAudit":                       "k8s.io/apiserver/pkg/endpoints/filters",
 	"WithFailedAuthenticationAudit":   "k8s.io/apiserver/pkg/endpoints/filters",
+	"WithStorageVersionPrecondition":  "k8s.io/apiserver/pkg/endpoints/filters",
 	"WithPriorityAndFairness":         "k8s.io/apiserver/pkg/server/filters",
 	"apiVersionPriorities":            "k8s.io/kubernetes/cmd/kube-apiserver/app",
 	"apierrors.NewForbidden":          "k8s.io/apimachinery/pkg/api/errors",
