@@ -329,7 +329,8 @@ func TestProtobuf(t *testing.T) {
 	}
 }
 
-// TestCBOR serves documents in CBOR with the feature gate, except for those of versions of custom resources.
+// TestCBOR enables the feature gate. Discovery documents are then served in CBOR, except the documents of versions of
+// custom resources.
 func TestCBOR(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, true)
 	h, _ := handler(t, append(everything(t), widgets())...)

@@ -7,7 +7,7 @@ import (
 	metricsfeatures "k8s.io/component-base/metrics/features"
 )
 
-// The options of native histograms are those of component-base/metrics.
+// Native histograms have the same options as the native histograms of component-base/metrics.
 const (
 	nativeFactor     = 1.1
 	nativeMaxBuckets = 160

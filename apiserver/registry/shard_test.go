@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -39,26 +40,23 @@ func TestShardMetrics(t *testing.T) {
 			t.Fatalf("got %v, %v, want no events", events, err)
 		}
 	}
-	compareShardMetrics(t, w.caches, true, `
-# HELP apiserver_watch_filtered_events_total [ALPHA] Counter of events filtered out by shard selector during watch `+
-		`dispatch, broken by resource type.
-# TYPE apiserver_watch_filtered_events_total counter
-apiserver_watch_filtered_events_total{group="",resource="configmaps"} 2
-# HELP apiserver_watch_shards_total [ALPHA] Number of active sharded watch connections broken by resource type.
-# TYPE apiserver_watch_shards_total gauge
-apiserver_watch_shards_total{group="",resource="configmaps"} 1
-`)
+	compareShardMetrics(t, w.caches, true, shardMetrics(1))
 	watch.Close()
-	compareShardMetrics(t, w.caches, true, `
+	compareShardMetrics(t, w.caches, true, shardMetrics(0))
+	compareShardMetrics(t, w.caches, false, "")
+}
+
+// shardMetrics returns the expected metrics after two filtered events, with a number of watches of a shard.
+func shardMetrics(watches int) string {
+	return fmt.Sprintf(`
 # HELP apiserver_watch_filtered_events_total [ALPHA] Counter of events filtered out by shard selector during watch `+
 		`dispatch, broken by resource type.
 # TYPE apiserver_watch_filtered_events_total counter
 apiserver_watch_filtered_events_total{group="",resource="configmaps"} 2
 # HELP apiserver_watch_shards_total [ALPHA] Number of active sharded watch connections broken by resource type.
 # TYPE apiserver_watch_shards_total gauge
-apiserver_watch_shards_total{group="",resource="configmaps"} 0
-`)
-	compareShardMetrics(t, w.caches, false, "")
+apiserver_watch_shards_total{group="",resource="configmaps"} %d
+`, watches)
 }
 
 // compareShardMetrics compares the metrics of shards, with and without the feature gate.

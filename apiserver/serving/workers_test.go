@@ -17,8 +17,8 @@ func http2Request(t *testing.T, path string) *http.Request {
 	return r
 }
 
-// TestWorkersServeAgain serves more requests at once than workers may wait, then some one after the other, and counts
-// the workers that wait. After end, none waits, and requests are still served.
+// TestWorkersServeAgain sends more concurrent requests than idle workers are kept, and then some requests in sequence,
+// and counts the idle workers. After end, no worker is idle, and requests are still served.
 func TestWorkersServeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -74,7 +74,7 @@ func runBare(ctx context.Context, text string) error {
 	return floor.Run(untilInputEnds(ctx), options, func(address string) { fmt.Println(address) })
 }
 
-// setSize makes the responses of the floor as large as those of the server that it is compared with.
+// setSize sets the size of the floor's responses to the mean size of our server's responses to the same work.
 func (s *subject) setSize(ctx context.Context, w work) error {
 	if s.reference == nil {
 		return nil

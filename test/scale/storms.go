@@ -81,7 +81,8 @@ func (c *cluster) disturb(ctx context.Context, name string, interrupt func(conte
 	return nil
 }
 
-// reconnect drops all connections of nodes and observers at once. The clients connect immediately, and resume.
+// reconnect drops the connections of all nodes and observers at the same time. The clients connect again immediately,
+// and resume their watches.
 func (c *cluster) reconnect(ctx context.Context) error {
 	return c.disturb(ctx, "storm reconnect", func(context.Context) error {
 		clients := c.clients()

@@ -30,8 +30,8 @@ import (
 
 var requestKind = schema.GroupKind{Group: authentication.GroupName, Kind: "TokenRequest"}
 
-// source is what the handler of serviceaccounts/token reads: the objects that tokens are bound to, and the decision
-// whether an account may have a token for webhooks.
+// source provides the data for requests to serviceaccounts/token. objects reads the service accounts and the objects that
+// tokens are bound to, and decide authorizes tokens for webhooks.
 type source struct {
 	objects resource.Client
 	decide  authorizer.UnconditionalAuthorizer

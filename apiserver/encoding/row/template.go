@@ -5,9 +5,9 @@
 // cells. A Template is the printed row with the time in place of each such age, and Append fills in the ages of a
 // moment.
 //
-// Printers could also use times in other ways: show the duration between two of them, or choose by one what they
-// show. Make therefore also has the object printed as it is, and with all times moved into the past, and returns no
-// template unless the template has the same rows. Rows without a template are printed for each request.
+// A printer may use times in other ways: it may show the duration between two times, or show another text after a
+// time has passed. Make therefore also prints the unchanged object, and the object with all times moved into the
+// past, and returns no template unless the template has the same rows. Rows without a template are printed for each request.
 package row
 
 import (

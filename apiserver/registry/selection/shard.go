@@ -12,8 +12,8 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// Shard selects the objects of which the hash of the UID, or of the namespace, is in one of several ranges. It is the
-// shardSelector of a client (KEP-5866), and is immutable.
+// Shard is a parsed shardSelector (KEP-5866). A Shard selects an object if the hash of the object's UID, or of its
+// namespace, is in one of several ranges. It is immutable.
 type Shard struct {
 	// Text is the selector in its canonical form, which lists return in their metadata.
 	Text        string

@@ -12,8 +12,8 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// TestShard compares shards with upstream's selector for many objects: each object is in exactly one of the shards of a
-// complete split, and in the one in which upstream has it.
+// TestShard splits many objects into shards that cover all hashes. Each object is in exactly one shard, and upstream's
+// selector puts the object into the same shard.
 func TestShard(t *testing.T) {
 	t.Parallel()
 	w := newWidgetWorld(t)

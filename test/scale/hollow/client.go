@@ -83,7 +83,7 @@ func (c *Client) connect(ctx context.Context) (connected bool, err error) {
 	return true, err
 }
 
-// set stores the connection. It closes the connection if the client has ended meanwhile.
+// set stores the connection. If the client has ended since the connection was dialled, set closes the connection.
 func (c *Client) set(connection *wire.Connection) {
 	c.mu.Lock()
 	c.connection = connection

@@ -1,5 +1,6 @@
 // Package hollow simulates the clients of a cluster: kubelets with kube-proxy, and clients that watch everything. It
-// measures what they observe: the delay of events, the latency of requests, watches that are lost.
+// measures the delay of events and the latency of requests that these clients observe, and counts the watches that they
+// lose.
 //
 // Each client has one connection, on which it holds its watches. A watch begins with the initial state of its objects
 // (WatchList), and is then in sync. When it ends, it is resumed at the last revision that it has received, as
