@@ -30,8 +30,8 @@ import (
 
 var requestKind = schema.GroupKind{Group: authentication.GroupName, Kind: "TokenRequest"}
 
-// source provides the data for requests to serviceaccounts/token. objects reads the service accounts and the objects that
-// tokens are bound to, and decide authorizes tokens for webhooks.
+// source provides the data for requests to serviceaccounts/token. objects reads the service accounts and the objects
+// that tokens are bound to, and decide authorizes tokens for webhooks.
 type source struct {
 	objects resource.Client
 	decide  authorizer.UnconditionalAuthorizer

@@ -7,7 +7,8 @@
 //
 // A printer may use times in other ways: it may show the duration between two times, or show another text after a
 // time has passed. Make therefore also prints the unchanged object, and the object with all times moved into the
-// past, and returns no template unless the template has the same rows. Rows without a template are printed for each request.
+// past, and returns no template unless the template has the same rows. Rows without a template are printed for each
+// request.
 package row
 
 import (
