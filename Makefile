@@ -74,7 +74,7 @@ hostile-servers: ## call hostile extension API servers, webhooks and issuers wit
 	QUORATE_HOSTILE_SERVERS=1 go test -run . ./test/hostile -count=1 -timeout 60m
 
 attacks: ## measure the CPU time of expensive requests to this server; UPSTREAM=1 measures kube-apiserver
-	QUORATE_ATTACKS=1 QUORATE_LIMITS_UPSTREAM=$(UPSTREAM) go test ./test/limits -count=1 -v -timeout 60m -run TestAttacks
+	QUORATE_ATTACKS=1 QUORATE_LIMITS_UPSTREAM=$(UPSTREAM) go test ./test/limits -count=1 -v -timeout 60m -run 'TestAttacks|TestCBORAttacks'
 
 upgrade: ## take over clusters from the previous release's operator (RECORD=1 rewrites the objects of the short test); change a cluster to the next Kubernetes minor version and back
 	QUORATE_UPGRADE=full go test -count=1 -v -run TestUpgradeRestartsNothing ./operator $(if $(RECORD),-record)

@@ -54,6 +54,25 @@ func TestAudit(t *testing.T) {
 	}
 }
 
+// TestAuditCBOR compares the audit events of requests in CBOR. Objects and patches are in events as JSON.
+func TestAuditCBOR(t *testing.T) {
+	upstream.NeedsProcesses(t)
+	upstream.NeedsTime(t)
+	pair := startAudited(t, nil, cborGates)
+	intended, err := loadIntended("testdata/intended.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts, err := LoadScripts("testdata/cbor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range scripts {
+		name := "audit-" + script.Name
+		t.Run(name, func(t *testing.T) { compare(t, pair, Audited(script, name), intended) })
+	}
+}
+
 // compareOwnWrites compares the events of objects that the servers create themselves. kube-apiserver sends requests for
 // them to itself; Quorate writes them without a request.
 func compareOwnWrites(t *testing.T, pair *Pair) {

@@ -6,13 +6,16 @@ import (
 	"quorate.dev/test/upstream"
 )
 
+// cborGates lets a server and its own clients use CBOR.
+const cborGates = "--feature-gates=CBORServingAndStorage=true,ClientsAllowCBOR=true,ClientsPreferCBOR=true"
+
 // TestCBOR compares both servers with and without the feature gate CBORServingAndStorage: bodies, responses and watch
 // events in CBOR, refused media types, and how custom resources are stored and read.
 func TestCBOR(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
 	for directory, flags := range map[string][]string{
-		"testdata/cbor": {"--feature-gates=CBORServingAndStorage=true,ClientsAllowCBOR=true,ClientsPreferCBOR=true"},
+		"testdata/cbor": {cborGates},
 		// Clients that prefer CBOR fall back to JSON if the server does not accept it.
 		"testdata/cbor-off": {"--feature-gates=ClientsAllowCBOR=true,ClientsPreferCBOR=true"},
 	} {

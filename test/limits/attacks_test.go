@@ -50,6 +50,9 @@ var standard = map[string]int{
 	"JSON, 700,000 containers of a pod":          http.StatusBadRequest,
 	"YAML, anchors nested 9 times":               http.StatusBadRequest,
 	"protobuf, 1.5 million containers":           http.StatusBadRequest,
+	"CBOR, 3 million containers":                 http.StatusBadRequest,
+	"CBOR, quantity in chunks":                   http.StatusBadRequest,
+	"CBOR, array of 2^40 items":                  http.StatusBadRequest,
 }
 
 // allowances has the CPU time of attacks that may take more than maxCPU. Rules of definitions are compiled one by one.
@@ -69,17 +72,22 @@ var allowances = map[string]time.Duration{
 	"webhook, match condition":                  evaluationCPU,
 }
 
-// TestAttacks sends expensive requests, one at a time. None may take more than maxCPU of CPU time, also after its
-// client has gone. With QUORATE_LIMITS_UPSTREAM, the requests go to kube-apiserver, for comparison, and its CPU time is
-// reported only.
+// TestAttacks sends expensive requests to a server with default flags.
 func TestAttacks(t *testing.T) {
 	upstream.NeedsTime(t)
-	s := newServer(t, nil)
+	runAttacks(t, nil, attacks())
+}
+
+// runAttacks sends attacks to a server with arguments, one at a time. None may take more than maxCPU of CPU time, also
+// after its client has gone. With QUORATE_LIMITS_UPSTREAM, the requests go to kube-apiserver, for comparison, and its
+// CPU time is reported only.
+func runAttacks(t *testing.T, arguments []string, all []attack) {
+	s := newServer(t, arguments)
 	s.options.Answers = "/version" // so that a loaded machine has the time of prepare too
 	s.launch(t)
 	t.Cleanup(func() { s.Kill() })
 	s.prepare(t, s.httpClient(t), []sent{post(configMaps, `{"metadata":{"name":"first"}}`)}) // loads the schema
-	for _, attack := range attacks() {
+	for _, attack := range all {
 		if _, ok := standard[attack.name]; !ok && os.Getenv("QUORATE_ATTACKS") == "" {
 			continue
 		}

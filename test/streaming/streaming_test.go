@@ -79,6 +79,7 @@ func start(t *testing.T) *bench {
 		"--kubelet-client-certificate=" + filepath.Join(directory, "kubelet-client.crt"),
 		"--kubelet-client-key=" + filepath.Join(directory, "kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
+		"--feature-gates=CBORServingAndStorage=true",
 	}}
 	theirs, err := upstream.StartKubernetes(ctx, options)
 	if err != nil {
