@@ -28,14 +28,14 @@ const (
 // starter is a function that starts one of the two servers.
 type starter func(context.Context, upstream.Options) (*upstream.APIServer, error)
 
-// onAnotherHost returns a starter of a server with another host name, from which the identity of a replica is derived.
-func onAnotherHost(t *testing.T, start starter) starter {
+// onHost returns a starter of a server with a host name, from which the identity of a replica is derived.
+func onHost(t *testing.T, host string, start starter) starter {
 	t.Helper()
 	namespaces := []string{"--uts"}
 	if os.Geteuid() != 0 {
 		namespaces = append(namespaces, "--user", "--map-root-user")
 	}
-	command := append(append([]string{"unshare"}, namespaces...), "sh", "-c", `hostname peer-two && exec "$@"`, "sh")
+	command := append(append([]string{"unshare"}, namespaces...), "sh", "-c", `hostname "$0" && exec "$@"`, host)
 	if output, err := exec.CommandContext(
 		t.Context(), command[0], append(command[1:], "true")...,
 	).CombinedOutput(); err != nil {
@@ -73,7 +73,7 @@ func TestPeers(t *testing.T) {
 	for name, second := range map[string]starter{
 		"quorate": upstream.StartQuorate, "kube-apiserver": upstream.StartKubernetes,
 	} {
-		t.Run(name, func(t *testing.T) { testPeers(t, upstream.StartQuorate, onAnotherHost(t, second)) })
+		t.Run(name, func(t *testing.T) { testPeers(t, upstream.StartQuorate, onHost(t, "peer-two", second)) })
 	}
 }
 
