@@ -16,5 +16,7 @@ COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certifica
 COPY --from=build /out/licenses /licenses
 COPY --from=build /out/tmp /tmp
 COPY --from=build /out/quorate /quorate
+# The Kubernetes version of the API server; a test compares it with the program's.
+LABEL dev.quorate.kubernetes.version=1.37.2
 USER 65532:65532
 ENTRYPOINT ["/quorate"]

@@ -3,6 +3,7 @@ package manifest
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"quorate.dev/apiserver/config"
@@ -13,6 +14,26 @@ func TestTagNamesKubernetes(t *testing.T) {
 	want := "0.3.0-k8s" + config.KubernetesMajor + "." + config.KubernetesMinor + "." + config.KubernetesPatch
 	if got, err := Tag("../..", "0.3.0"); err != nil || got != want {
 		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
+
+// TestVersionsInFiles checks files that repeat the version of Kubernetes, and are not generated.
+func TestVersionsInFiles(t *testing.T) {
+	version, err := Kubernetes("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{
+		"Dockerfile":                  "\nLABEL dev.quorate.kubernetes.version=" + version + "\n",
+		"config/samples/workers.yaml": "/kube-scheduler:v" + version + "\n",
+	} {
+		content, err := os.ReadFile(filepath.Join("../..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(content), want) {
+			t.Errorf("%s lacks %q", file, want)
+		}
 	}
 }
 

@@ -22,7 +22,8 @@ const skewVariable = "QUORATE_SKEW"
 
 // TestVersionSkew runs kube-apiserver of each of the two former minor versions and Quorate on one etcd, as they run
 // while a control plane is upgraded. kube-apiserver has written an object of every resource before Quorate starts.
-// Quorate first emulates the former version, and in another run serves its own version.
+// Quorate emulates the former version in one run, and serves its own version in another. In a third run, both have the
+// alpha features of their versions, which include storing custom resources as CBOR.
 func TestVersionSkew(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	if os.Getenv(skewVariable) == "" {
@@ -30,9 +31,13 @@ func TestVersionSkew(t *testing.T) {
 	}
 	for _, release := range upstream.FormerMinors() {
 		minor := strings.Join(strings.Split(strings.TrimPrefix(release, "v"), ".")[:2], ".")
-		for mode, flags := range map[string][]string{"emulated": {"--emulated-version=" + minor}, "default": nil} {
+		for mode, flags := range map[string]skewFlags{
+			"emulated": {quorate: []string{"--emulated-version=" + minor}},
+			"default":  {},
+			"alpha":    {both: []string{"--feature-gates=AllAlpha=true,AllBeta=true"}},
+		} {
 			t.Run(minor+"/"+mode, func(t *testing.T) {
-				s := startSkew(t, release, flags...)
+				s := startSkew(t, release, flags)
 				s.exchange(t)
 				mustEqual(t, "resources whose stored version "+release+" does not know", newer[minor+"/"+mode], s.newer)
 			})
@@ -68,12 +73,15 @@ type skew struct {
 	emulates bool
 }
 
+// skewFlags are flags of the servers in addition to those that all runs have.
+type skewFlags struct{ both, quorate []string }
+
 // startSkew starts kube-apiserver of a release on an empty etcd, writes an object of every resource through it, and
-// then starts Quorate on the same etcd.
-func startSkew(t *testing.T, release string, ofQuorate ...string) *skew {
+// then starts Quorate on the same etcd, with another host name, so that both have an identity.
+func startSkew(t *testing.T, release string, flags skewFlags) *skew {
 	t.Helper()
 	_, options := upstream.NewOptions(t)
-	s := &skew{emulates: len(ofQuorate) > 0}
+	s := &skew{emulates: len(flags.quorate) > 0}
 	var err error
 	if s.etcd, err = clientv3.New(clientv3.Config{Endpoints: []string{options.Etcd}}); err != nil {
 		t.Fatal(err)
@@ -82,10 +90,8 @@ func startSkew(t *testing.T, release string, ofQuorate ...string) *skew {
 	if s.entries, err = upstream.UpstreamResourcesOf(t.Context(), release, namespace); err != nil {
 		t.Fatal(err)
 	}
-	arguments := []string{
-		"--runtime-config=api/all=true",
-		"--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection,TaintNodesByCondition",
-	}
+	arguments := append(flags.both, "--runtime-config=api/all=true",
+		"--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection,TaintNodesByCondition")
 	options.Arguments, options.Version = arguments, release
 	former, err := upstream.StartKubernetes(t.Context(), options)
 	if err != nil {
@@ -94,8 +100,8 @@ func startSkew(t *testing.T, release string, ofQuorate ...string) *skew {
 	former.StopAfter(t)
 	s.former = newServer(t, "kube-apiserver "+release, former.Admin)
 	s.writeAll(t)
-	options.Arguments = slices.Concat(arguments, ofQuorate)
-	quorate, err := upstream.StartQuorate(t.Context(), options)
+	options.Arguments = slices.Concat(arguments, flags.quorate)
+	quorate, err := onHost(t, "quorate", upstream.StartQuorate)(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,9 +18,9 @@ import (
 )
 
 // TestStorageVersions runs four replicas on one etcd that record their storage versions at the same time: two of
-// Quorate, one of kube-apiserver, and one of Quorate that emulates the former minor version. Each must have an entry for
-// every resource; the entries of Quorate and kube-apiserver must be equal, and the StorageVersion must have a common
-// version exactly if all replicas store the resource in the same version.
+// Quorate, one of kube-apiserver, and one of Quorate that emulates the former minor version. Each must have an entry
+// for every resource; the entries of Quorate and kube-apiserver must be equal, and the StorageVersion must have a
+// common version exactly if all replicas store the resource in the same version.
 func TestStorageVersions(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
@@ -96,7 +96,7 @@ func awaitStorageVersions(
 ) (recorded []v1alpha1.StorageVersion) {
 	t.Helper()
 	var missing []string
-	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(ctx context.Context) (bool, error) {
+	complete := func(ctx context.Context) (bool, error) {
 		list, err := client.InternalV1alpha1().StorageVersions().List(ctx, meta.ListOptions{})
 		if err != nil {
 			return false, err
@@ -110,8 +110,8 @@ func awaitStorageVersions(
 			}
 		}
 		return len(missing) == 0 && len(recorded) > 50, nil
-	})
-	if err != nil {
+	}
+	if err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, complete); err != nil {
 		t.Fatalf("%d StorageVersions, entries are missing: %v: %v", len(recorded), missing, err)
 	}
 	return recorded
