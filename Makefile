@@ -4,7 +4,7 @@ export CGO_ENABLED = 0
 # SUDO runs a command as root, with the tools of the user.
 SUDO = $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=LOGS env PATH="$(PATH)")
 
-.PHONY: build test coverage lint race ci sandbox benchmark benchmark-ratios scale differential compatibility kine failover history availability availability-cluster rotation hostile hostile-servers attacks upgrade skew operator-size restarts faults faults-operator faults-checker realcluster realcluster-olm realcluster-skew screenshot prometheus guides fuzz generate bundle chart image release release-check clean
+.PHONY: build test coverage lint race ci sandbox benchmark benchmark-ratios benchmark-check benchmark-record benchmark-plots scale differential compatibility kine failover history availability availability-cluster rotation hostile hostile-servers attacks upgrade skew operator-size restarts faults faults-operator faults-checker realcluster realcluster-olm realcluster-skew screenshot prometheus guides fuzz generate bundle chart image release release-check clean
 
 build: ## the quorate binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -34,6 +34,21 @@ benchmark-ratios: ## measure everything, and fail if a figure that docs/performa
 	go run ./test/benchmark --check
 	go run ./test/benchmark --check --work encryption
 	go run ./test/benchmark --check --work overload
+
+benchmark-check: ## measure all requests, and fail if a row is more than 15 % behind its recorded ratio
+	go run ./test/benchmark --behind test/benchmark/testdata/recorded.json
+	go run ./test/benchmark --behind test/benchmark/testdata/recorded.json --work encryption
+
+benchmark-record: ## measure everything, and record it in the tables, the history and the plots of docs; on an idle machine
+	for works in "" encryption overload; do \
+		go run ./test/benchmark --record test/benchmark/testdata/recorded.json \
+			--history docs/performance/history.json --work "$$works" || exit 1; \
+	done
+	$(MAKE) benchmark-plots
+	UPDATE_DOCUMENTS=1 go test -count=1 ./test/benchmark
+
+benchmark-plots: ## generate the plots in docs/performance from its history.json
+	go run ./test/benchmark --plot docs/performance
 
 scale: ## measure both servers with a cluster of NODES=1000 hollow nodes for DURATION=1m; STORM=all, CONTROLLERS=1; see docs/scale.md
 	go run ./test/scale --nodes $(or $(NODES),1000) --duration $(or $(DURATION),1m) $(if $(STORM),--storm $(STORM)) $(if $(CONTROLLERS),--controllers)

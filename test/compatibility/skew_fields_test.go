@@ -18,9 +18,10 @@ type addedField struct {
 
 // addedFields are the added fields of resources. kube-apiserver 1.37 writes the same ones.
 var addedFields = map[string]addedField{
-	"csinodes":     {path: []string{"status"}, always: true, value: map[string]any{}},
-	"csidrivers":   {path: []string{"spec", "preventPodSchedulingIfMissing"}, value: false},
-	"statefulsets": {path: []string{"spec", "updateStrategy", "rollingUpdate", "maxUnavailable"}, value: 1.0},
+	"csinodes":               {path: []string{"status"}, always: true, value: map[string]any{}},
+	"podcertificaterequests": {path: []string{"spec", "stubPKCS10Request"}, always: true},
+	"csidrivers":             {path: []string{"spec", "preventPodSchedulingIfMissing"}, value: false},
+	"statefulsets":           {path: []string{"spec", "updateStrategy", "rollingUpdate", "maxUnavailable"}, value: 1.0},
 }
 
 // withoutAdded removes the added field of a resource from an object, or from the items of a list, and returns the

@@ -39,24 +39,30 @@ func TestVersionSkew(t *testing.T) {
 			t.Run(minor+"/"+mode, func(t *testing.T) {
 				s := startSkew(t, release, flags)
 				s.exchange(t)
-				mustEqual(t, "resources whose stored version "+release+" does not know", newer[minor+"/"+mode], s.newer)
+				mustEqual(t, "resources whose stored version "+release+" does not know", newer(minor, mode), s.newer)
 			})
 		}
 	}
 }
 
-// newer are the shared resources that Quorate stores in a version that a former minor version does not know, which
+// newer returns the shared resources that Quorate stores in a version that a former minor version does not know, which
 // therefore cannot read them. Upstream promises readable objects to the minor version before only. kube-apiserver 1.37
 // stores DeviceTaintRules as v1beta2 also with --emulated-version=1.35.
-var newer = map[string][]string{
-	"1.35/emulated": {"resource.k8s.io/v1alpha3/devicetaintrules as resource.k8s.io/v1beta2"},
-	"1.35/default": {
+func newer(minor, mode string) []string {
+	const taints = "resource.k8s.io/v1alpha3/devicetaintrules as resource.k8s.io/v1beta2"
+	switch {
+	case minor != "1.35":
+		return nil
+	case mode == "emulated":
+		return []string{taints}
+	}
+	return []string{
 		"admissionregistration.k8s.io/v1alpha1/mutatingadmissionpolicies as admissionregistration.k8s.io/v1",
 		"admissionregistration.k8s.io/v1alpha1/mutatingadmissionpolicybindings as admissionregistration.k8s.io/v1",
 		"admissionregistration.k8s.io/v1beta1/mutatingadmissionpolicies as admissionregistration.k8s.io/v1",
 		"admissionregistration.k8s.io/v1beta1/mutatingadmissionpolicybindings as admissionregistration.k8s.io/v1",
-		"resource.k8s.io/v1alpha3/devicetaintrules as resource.k8s.io/v1beta2",
-	},
+		taints,
+	}
 }
 
 // skew is a kube-apiserver of a former release and Quorate on one etcd.

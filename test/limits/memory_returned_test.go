@@ -1,0 +1,196 @@
+package limits
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+
+	"quorate.dev/test/measure/samples"
+	"quorate.dev/test/upstream"
+)
+
+const (
+	// returnedWithin is the time after a load in which the memory must be returned to the system.
+	returnedWithin = 10 * time.Minute
+	// returnedFactor is how much more memory than at first a server may need after a load.
+	returnedFactor = 1.2
+	// parallelism is the number of concurrent requests of a load.
+	parallelism = 16
+)
+
+// TestMemoryIsReturned puts loads on a server that end completely: definitions that are deleted, pods that are listed
+// and deleted, and connections that are closed. After each, the server must need at most returnedFactor of the memory
+// that it needed before the first.
+func TestMemoryIsReturned(t *testing.T) {
+	upstream.NeedsProcesses(t)
+	if os.Getenv("QUORATE_MEMORY_RETURNED") == "" {
+		t.Skip("takes up to an hour; set QUORATE_MEMORY_RETURNED=1 (make memory)")
+	}
+	s := start(t, nil)
+	s.cycle(t, 10, 100, 10) // initializes what the server initializes at the first use
+	idle := s.awaitStable(t)
+	t.Logf("RESULT idle: %v", s.memoryFigures(t))
+	for _, c := range []struct {
+		name string
+		load func()
+	}{
+		{"5,000 connections", func() { s.cycle(t, 0, 0, 5000) }},
+		{"1,000 definitions", func() { s.cycle(t, 1000, 0, 0) }},
+		{"30,000 pods", func() { s.cycle(t, 0, 30_000, 0) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.load()
+			s.awaitReturned(t, int(returnedFactor*float64(idle)))
+		})
+	}
+}
+
+// awaitReturned waits until the server needs at most the given memory in MiB. A server that does not is asked for a
+// profile of its heap.
+func (s *server) awaitReturned(t *testing.T, allowed int) {
+	t.Helper()
+	loaded, begin := s.memoryFigures(t), time.Now()
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Second, returnedWithin, true,
+		func(context.Context) (bool, error) { return s.memory(t, "VmRSS") <= allowed, nil })
+	t.Logf("RESULT %s at the end of the load, after %v %s", loaded, time.Since(begin).Round(time.Second),
+		s.memoryFigures(t))
+	if err == nil {
+		return
+	}
+	profile, err := s.admin.RESTClient().Get().AbsPath("/debug/pprof/heap").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(os.TempDir(), "heap.pprof")
+	if err := os.WriteFile(file, profile, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Errorf("the server must not need more than %d MiB; %s is a profile of its heap", allowed, file)
+}
+
+// memoryFigures returns the resident memory in MiB, and its anonymous and file-backed parts. The latter are pages of
+// the database and of the program, which the system takes back when it needs memory.
+func (s *server) memoryFigures(t *testing.T) string {
+	return fmt.Sprintf("%d MiB (anonymous %d, files %d)", s.memory(t, "VmRSS"), s.memory(t, "RssAnon"),
+		s.memory(t, "RssFile"))
+}
+
+// awaitStable waits until the resident memory does not shrink any more, and returns it in MiB.
+func (s *server) awaitStable(t *testing.T) int {
+	t.Helper()
+	least, unchanged := s.memory(t, "VmRSS"), 0
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Second, returnedWithin, false,
+		func(context.Context) (bool, error) {
+			now := s.memory(t, "VmRSS")
+			if unchanged++; now < least {
+				least, unchanged = now, 0
+			}
+			const samples = 24
+			return unchanged == samples, nil
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return least
+}
+
+// cycle creates definitions, pods and connections, uses them, and removes them.
+func (s *server) cycle(t *testing.T, definitions, pods, connections int) {
+	t.Helper()
+	client := s.httpClient(t)
+	s.cycleDefinitions(t, client, definitions)
+	s.cyclePods(t, client, pods)
+	s.cycleConnections(t, connections)
+}
+
+func (s *server) cycleDefinitions(t *testing.T, client *http.Client, count int) {
+	each(t, count, func(i int) error {
+		return s.must(t, client, post(definitions, definition(plural(i), `{"type":"object","properties":{"a":{"type":"string"}}}`)))
+	})
+	each(t, count, func(i int) error {
+		served := func(ctx context.Context) (bool, error) {
+			return s.must(t, client, get1(customPath(plural(i)))) == nil, nil
+		}
+		return wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true, served)
+	})
+	each(t, count, func(i int) error {
+		return s.must(t, client, sent{method: http.MethodDelete, path: definitions + "/" + plural(i) + ".attacks.test"})
+	})
+	each(t, count, func(i int) error {
+		gone := func(context.Context) (bool, error) { return s.must(t, client, get1(customPath(plural(i)))) != nil, nil }
+		return wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true, gone)
+	})
+}
+
+func plural(i int) string { return fmt.Sprintf("cycle%ds", i) }
+
+func (s *server) cyclePods(t *testing.T, client *http.Client, count int) {
+	each(t, count, func(i int) error {
+		body := samples.Protobuf(samples.Pod(fmt.Sprintf("pod-%05d", i), i%100, fmt.Sprintf("node-%02d", i%100)))
+		return s.must(t, client, sent{method: http.MethodPost, path: pods, contentType: isProtobuf, body: body})
+	})
+	for _, accept := range []string{isJSON, isProtobuf, "application/json;as=Table;v=v1;g=meta.k8s.io"} {
+		list := get1(pods)
+		list.header = map[string]string{"Accept": accept}
+		if err := s.must(t, client, list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.must(t, client, sent{method: http.MethodDelete, path: pods + "?gracePeriodSeconds=0"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cycleConnections opens connections with a watch on each, and closes them.
+func (s *server) cycleConnections(t *testing.T, count int) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	each(t, count, func(int) error {
+		config := rest.CopyConfig(s.Admin)
+		config.Proxy = http.ProxyURL(nil) // a configuration with a Proxy function has its own transport
+		client, err := rest.HTTPClientFor(config)
+		if err != nil {
+			return err
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Admin.Host+configMaps+"?watch=1", nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request) //nolint:bodyclose // ends with ctx
+		if err == nil && response.StatusCode != http.StatusOK {
+			err = fmt.Errorf("watch: %s", response.Status)
+		}
+		return err
+	})
+	t.Logf("RESULT %d connections: %v", count, s.memoryFigures(t))
+}
+
+// must sends a request, and returns an error if it fails.
+func (s *server) must(t *testing.T, client *http.Client, r sent) error {
+	code, message := s.send(t.Context(), t, client, r)
+	if code < http.StatusOK || code >= http.StatusMultipleChoices {
+		return fmt.Errorf("%s %s: %d %s", r.method, r.path, code, shorten(message, 1000))
+	}
+	return nil
+}
+
+// each calls do with the numbers below count, some at the same time.
+func each(t *testing.T, count int, do func(i int) error) {
+	t.Helper()
+	var group errgroup.Group
+	group.SetLimit(parallelism)
+	for i := range count {
+		group.Go(func() error { return do(i) })
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
