@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 )
@@ -19,19 +20,22 @@ type catalogs struct {
 	holder   *resource.CatalogHolder
 	registry *registry.Registry
 	groups   config.Extension
+	metrics  *metrics.Registry
 }
 
 // newCatalogs publishes a catalog with the built-in resources.
 func newCatalogs(
 	builtin []*resource.Definition, holder *resource.CatalogHolder, r *registry.Registry, groups config.Extension,
+	measured *metrics.Registry,
 ) *catalogs {
-	c := &catalogs{builtin: builtin, holder: holder, registry: r, groups: groups}
+	c := &catalogs{builtin: builtin, holder: holder, registry: r, groups: groups, metrics: measured}
 	c.publishCustom(nil)
 	return c
 }
 
 // publishCustom publishes a catalog with the given custom resources, and drops the watch caches of definitions that
-// have changed or been deleted. Watches of dropped caches end, so that clients start again with the new definition.
+// have changed or been deleted. Watches of dropped caches end, so that clients start again with the new definition. It
+// also drops the metrics of deleted definitions.
 func (c *catalogs) publishCustom(custom []*resource.Definition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,8 +50,12 @@ func (c *catalogs) publishCustom(custom []*resource.Definition) {
 			if d.Source != resource.Custom {
 				continue
 			}
-			if next := after.Successor(d); next == nil || next.Revision != d.Revision {
+			next := after.Successor(d)
+			if next == nil || next.Revision != d.Revision {
 				c.registry.Release(d)
+			}
+			if next == nil {
+				c.metrics.Forget(d.GroupResource())
 			}
 		}
 	}

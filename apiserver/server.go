@@ -167,10 +167,10 @@ func loadEnvironment(
 	e.catalog.Publish(resource.NewCatalog())
 	builtin.MeasureFeatures(registry)
 	builtin.MeasureUpstream(registry)
-	if e.apis, err = builtin.Enable(c.API.RuntimeConfig, preflight.Emulation(c)); err != nil {
+	gates := utilfeature.DefaultFeatureGate
+	if e.apis, err = builtin.Enable(c.API.RuntimeConfig, preflight.Emulation(c, gates)); err != nil {
 		return e, err
 	}
-	gates := utilfeature.DefaultFeatureGate
 	err = errors.Join(preflight.Leadership(gates, e.apis), preflight.StorageVersions(gates, c, e.apis))
 	if err != nil {
 		return e, err
@@ -213,7 +213,7 @@ func (s *Server) compose(ctx context.Context, chain *admission.Chain) (err error
 	if s.storageVersions != nil {
 		s.storageVersions.SetResources(storageversions.Resources(builtIn, builtin.DecodableVersions()))
 	}
-	s.catalogs = newCatalogs(builtIn, s.catalog, s.registry, s.config.Extension)
+	s.catalogs = newCatalogs(builtIn, s.catalog, s.registry, s.config.Extension, s.metrics)
 	s.requests = filters.NewMetrics(s.metrics, s.catalog)
 	if s.background, err = s.mode.composeBackground(); err != nil {
 		return err

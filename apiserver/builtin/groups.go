@@ -13,7 +13,6 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/node/install"
 	_ "k8s.io/kubernetes/pkg/apis/policy/install"
 	_ "k8s.io/kubernetes/pkg/apis/storagemigration/install"
-	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/registry/apiserverinternal/storageversion"
 	"k8s.io/kubernetes/pkg/registry/autoscaling/horizontalpodautoscaler"
 	"k8s.io/kubernetes/pkg/registry/coordination/lease"
@@ -125,7 +124,7 @@ func storageMigrationGroup(builder *definition.Builder) []*resource.Definition {
 	group := builder.Group("storagemigration.k8s.io", "v1", "v1beta1")
 	return []*resource.Definition{
 		group.Define(definition.Kind{
-			Name: "StorageVersionMigration", Gate: features.StorageVersionMigrator,
+			Name:     "StorageVersionMigration",
 			Storage:  schema.GroupVersion{Group: "storagemigration.k8s.io", Version: "v1beta1"},
 			Strategy: storagemigration.Strategy, Status: storagemigration.StatusStrategy,
 		}),

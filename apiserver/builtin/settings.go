@@ -87,16 +87,29 @@ func Gates(settings Settings) (featuregate.FeatureGate, error) {
 	return gates, nil
 }
 
-// parseGates parses the values of feature gates.
+// parseGates parses the values of feature gates. A name may have the prefix of the component to which the gate belongs,
+// "kube:", if all names have the prefix.
 func parseGates(gates map[string]string) (map[string]bool, error) {
-	parsed := make(map[string]bool, len(gates))
+	parsed, prefixed := make(map[string]bool, len(gates)), 0
 	for _, name := range slices.Sorted(maps.Keys(gates)) {
 		on, err := strconv.ParseBool(gates[name])
 		if err != nil {
 			return nil, fmt.Errorf("invalid value of %s=%s, err: %w", name, gates[name], err)
 		}
-		// This server is one component, so kube:NAME means NAME.
-		parsed[strings.TrimPrefix(name, "kube:")] = on
+		component, gate, found := strings.Cut(name, ":")
+		if !found {
+			parsed[name] = on
+			continue
+		}
+		if component != compatibility.DefaultKubeComponent {
+			return nil, fmt.Errorf("component not registered: %s", component)
+		}
+		parsed[gate] = on
+		prefixed++
+	}
+	if prefixed > 0 && prefixed < len(gates) {
+		return nil, errors.New("set kube feature gates with default empty prefix or kube: prefix consistently, " +
+			"do not mix use")
 	}
 	return parsed, nil
 }

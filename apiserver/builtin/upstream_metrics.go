@@ -39,6 +39,7 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiserver_envelope_encryption_",
 		"apiserver_externaljwt_",
 		"apiserver_flowcontrol_",
+		"apiserver_manifest_admission_config_controller_",
 		"apiserver_mutating_admission_policy_",
 		"apiserver_storage_data_key_generation_",
 		"apiserver_storage_envelope_transformation_",

@@ -1,6 +1,7 @@
 package filters
 
 import (
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/features"
@@ -171,7 +173,7 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 	}
 	m.registerDetails(f)
 	m.reset()
-	registerer.MustRegister(metrics.OnReset(m.reset))
+	registerer.MustRegister(metrics.OnReset(m.reset), metrics.OnForget(m.forget))
 	for kind, mark := range map[string]*highWater{"readOnly": m.readOnlyInFlight, "mutating": m.mutatingInFlight} {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "apiserver_current_inflight_requests", ConstLabels: prometheus.Labels{"request_kind": kind},
@@ -198,6 +200,17 @@ func (m *Metrics) reset() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.known.Store(&map[seriesKey]*series{})
+}
+
+// forget drops the cached series of a resource.
+func (m *Metrics) forget(of schema.GroupResource) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	left := maps.Clone(*m.known.Load())
+	maps.DeleteFunc(left, func(key seriesKey, _ *series) bool {
+		return key.group == of.Group && key.resource == of.Resource
+	})
+	m.known.Store(&left)
 }
 
 // outcome has the metrics of attempts that have the same result.

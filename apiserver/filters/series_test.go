@@ -13,8 +13,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
 
+	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/resource"
 )
 
 // refusal is a way to end a request before its handler responds, or a handler that does not respond.
@@ -240,5 +245,30 @@ func expectKnownLabels(t *testing.T, registry *prometheus.Registry) {
 				}
 			}
 		}
+	}
+}
+
+// TestSeriesOfForgottenResources checks that the series of a resource that is no longer served are dropped, and created
+// again when the resource is served again.
+func TestSeriesOfForgottenResources(t *testing.T) {
+	registry := metrics.NewRegistry(version.Info{})
+	m := NewMetrics(registry, &resource.CatalogHolder{})
+	gone := seriesKey{
+		verb: "LIST", group: "a.test", version: "v1", resource: "things", scope: "cluster", component: component,
+	}
+	kept := gone
+	kept.resource = "kinds"
+	m.addSeries(gone)
+	m.addSeries(kept)
+	registry.Forget(schema.GroupResource{Group: "a.test", Resource: "things"})
+	if m.series(gone) != nil || m.series(kept) == nil {
+		t.Error("not only the series of one resource were forgotten")
+	}
+	if left := testutil.CollectAndCount(m.durations); left != 1 {
+		t.Errorf("%d histograms are left, want 1", left)
+	}
+	m.addSeries(gone)
+	if again := testutil.CollectAndCount(m.durations); again != 2 {
+		t.Errorf("%d histograms after the resource is served again, want 2", again)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/resource"
@@ -74,6 +75,15 @@ func (c *eventCollector) of(match resource.Match) *eventCounts {
 
 // Reset drops all counts. The metrics registry calls it when its metrics are reset.
 func (c *eventCollector) Reset() { c.counts.Clear() }
+
+// Forget drops the counts of a resource. The metrics registry calls it when the resource is no longer served.
+func (c *eventCollector) Forget(of schema.GroupResource) {
+	for key := range c.counts.Range {
+		if labels := key.(eventLabels); labels.group == of.Group && labels.resource == of.Resource {
+			c.counts.Delete(key)
+		}
+	}
+}
 
 var (
 	eventsDescription = prometheus.NewDesc("apiserver_watch_events_total",

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	metricsfeatures "k8s.io/component-base/metrics/features"
@@ -43,5 +44,21 @@ func TestEventSizesAreThoseOfAHistogram(t *testing.T) {
 	got.Label, got.Histogram.CreatedTimestamp, expected.Histogram.CreatedTimestamp = nil, nil, nil
 	if got.String() != expected.String() {
 		t.Errorf("got %s\nwant %s", got.String(), expected.String())
+	}
+}
+
+// TestEventsOfForgottenResources checks that the counts of a resource that is no longer served are dropped.
+func TestEventsOfForgottenResources(t *testing.T) {
+	collector := &eventCollector{}
+	for _, plural := range []string{"things", "kinds"} {
+		collector.of(resource.Match{
+			Definition: &resource.Definition{Group: "a.test", Plural: plural}, Version: &resource.Version{Name: "v1"},
+		}).add(1)
+	}
+	collector.Forget(schema.GroupResource{Group: "a.test", Resource: "things"})
+	out := make(chan prometheus.Metric, 4)
+	collector.Collect(out)
+	if len(out) != 2 { // the number and the sizes of the events of the other resource
+		t.Errorf("%d metrics are left, want 2", len(out))
 	}
 }

@@ -2,12 +2,15 @@ package metrics
 
 import (
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 )
 
@@ -46,6 +49,30 @@ func TestReset(t *testing.T) {
 	if strings.Contains(answer, `of="other"`) || !strings.Contains(answer, `some_total{of="kept"} 1`) ||
 		!strings.Contains(answer, "one_total 1") {
 		t.Errorf("after a reset: %s", answer)
+	}
+}
+
+// TestForget drops the series of one resource in vectors that have its labels, and in a cache.
+func TestForget(t *testing.T) {
+	registry := NewRegistry(version.Info{})
+	factory := promauto.With(registry)
+	requests := factory.NewHistogramVec(prometheus.HistogramOpts{Name: "requests"}, []string{"verb", "group", "resource"})
+	others := factory.NewCounterVec(prometheus.CounterOpts{Name: "others_total"}, []string{"resource"})
+	var forgotten []schema.GroupResource
+	registry.MustRegister(OnForget(func(of schema.GroupResource) { forgotten = append(forgotten, of) }))
+	for _, labels := range [][]string{
+		{"GET", "a.test", "things"}, {"LIST", "a.test", "things"}, {"GET", "b.test", "things"}, {"GET", "a.test", "kinds"},
+	} {
+		requests.WithLabelValues(labels...).Observe(1)
+	}
+	others.WithLabelValues("things").Inc()
+	things := schema.GroupResource{Group: "a.test", Resource: "things"}
+	registry.Forget(things)
+	if left := testutil.CollectAndCount(requests); left != 2 {
+		t.Errorf("%d series are left, want 2", left)
+	}
+	if testutil.CollectAndCount(others) != 1 || !slices.Equal(forgotten, []schema.GroupResource{things}) {
+		t.Errorf("a vector without the label group has changed, or %v was forgotten", forgotten)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	apiserverinternalv1alpha1 "k8s.io/api/apiserverinternal/v1alpha1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
@@ -30,7 +31,7 @@ func Flags(c *config.Config) error {
 	if err := UIDHeaders(gates, c); err != nil {
 		return err
 	}
-	apis, err := builtin.Enable(c.API.RuntimeConfig, Emulation(c))
+	apis, err := builtin.Enable(c.API.RuntimeConfig, Emulation(c, gates))
 	if err != nil {
 		return err
 	}
@@ -41,9 +42,10 @@ func Flags(c *config.Config) error {
 }
 
 // Emulation returns the emulated Kubernetes version and the APIs that are served in addition to it.
-func Emulation(c *config.Config) enablement.Emulation {
+func Emulation(c *config.Config, gates featuregate.FeatureGate) enablement.Emulation {
 	return enablement.Emulation{
 		Version:                        c.Compatibility.Effective(),
+		Gates:                          gates,
 		ForwardCompatible:              c.Compatibility.ForwardCompatible,
 		RuntimeConfigForwardCompatible: c.Compatibility.RuntimeConfigForwardCompatible,
 	}
@@ -82,7 +84,12 @@ func StorageVersions(gates featuregate.FeatureGate, c *config.Config, apis enabl
 func Logging(gates featuregate.FeatureGate, c config.Logging) error {
 	configuration := logsapi.NewLoggingConfiguration()
 	configuration.Options = c.Options
-	return logsapi.Validate(configuration, gates, nil).ToAggregate()
+	var problems field.ErrorList
+	if c.Format == logsapi.JSONLogFormat && !gates.Enabled(logsapi.LoggingBetaOptions) {
+		problems = append(problems, field.Forbidden(field.NewPath("format"),
+			"Log format json is disabled, see LoggingBetaOptions feature"))
+	}
+	return append(problems, logsapi.Validate(configuration, gates, nil)...).ToAggregate()
 }
 
 // UIDHeaders returns an error if --requestheader-uid-headers is set without its feature gate.

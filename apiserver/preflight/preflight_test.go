@@ -62,6 +62,13 @@ func TestFlags(t *testing.T) {
 			"feature-gates=StorageVersionAPI=true", "runtime-config=internal.apiserver.k8s.io/v1alpha1=true",
 		}, ""},
 
+		{"a log in JSON without its gate", []string{"logging-format=json", "feature-gates=LoggingBetaOptions=false"},
+			"format: Forbidden: Log format json is disabled, see LoggingBetaOptions feature"},
+		{"a log in JSON", []string{"logging-format=json"}, ""},
+		{"gates of two components", []string{"feature-gates=kube:OpenAPIEnums=true,OpenAPIEnums=false"},
+			"set kube feature gates with default empty prefix or kube: prefix consistently, do not mix use"},
+		{"gates of the component", []string{"feature-gates=kube:OpenAPIEnums=true,kube:ShardedListAndWatch=false"}, ""},
+		{"gates of another component", []string{"feature-gates=wardle:X=true"}, "component not registered: wardle"},
 		{"a split log", []string{"log-text-split-stream=true", "feature-gates=LoggingAlphaOptions=true"}, ""},
 		{"a split log without its gate", []string{"log-text-split-stream=true", "log-json-info-buffer-size=1Ki"},
 			"[options.text.splitStream: Forbidden: Feature LoggingAlphaOptions is disabled, " +
@@ -92,14 +99,14 @@ func TestFlags(t *testing.T) {
 // TestEmulation reads the emulated version, from which the served APIs follow.
 func TestEmulation(t *testing.T) {
 	t.Parallel()
-	current := preflight.Emulation(parse(t))
+	current := preflight.Emulation(parse(t), nil)
 	release := current.Version.EmulationVersion()
 	if release.Minor() == 0 || current.ForwardCompatible || current.RuntimeConfigForwardCompatible {
 		t.Errorf("by default: got %+v", current)
 	}
 	previous := release.SubtractMinor(1)
 	emulated := preflight.Emulation(parse(t, "emulated-version="+previous.String(), "emulation-forward-compatible=true",
-		"runtime-config-emulation-forward-compatible=true"))
+		"runtime-config-emulation-forward-compatible=true"), nil)
 	if !emulated.Version.EmulationVersion().EqualTo(previous) || !emulated.ForwardCompatible ||
 		!emulated.RuntimeConfigForwardCompatible {
 		t.Errorf("got %+v, want version %v and both flags", emulated, previous)

@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/utils/clock"
 )
@@ -49,8 +50,14 @@ func (s statusz) object(header pageHeader) runtime.Object {
 // uptime returns the uptime in whole seconds.
 func (s statusz) uptime() int64 { return int64(s.clock.Since(s.started) / time.Second) }
 
-// version returns the Kubernetes version without the patch version.
-func (s statusz) version() string { return s.build.Major + "." + s.build.Minor }
+// version returns the Kubernetes version with the patch version, and without the suffix of this server's own versions.
+func (s statusz) version() string {
+	parsed, err := utilversion.Parse(s.build.GitVersion)
+	if err != nil {
+		return s.build.Major + "." + s.build.Minor
+	}
+	return fmt.Sprintf("%d.%d.%d", parsed.Major(), parsed.Minor(), parsed.Patch())
+}
 
 func (s statusz) emulated() string { return s.build.EmulationMajor + "." + s.build.EmulationMinor }
 

@@ -88,8 +88,8 @@ func fetch(t *testing.T, server *Server, path string) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if path == "/flagz" {
-		request.Header.Set("Accept", "application/json;v=v1beta1;g=config.k8s.io;as=Flagz")
+	if kind, ok := map[string]string{"/flagz": "Flagz", "/statusz": "Statusz"}[path]; ok {
+		request.Header.Set("Accept", "application/json;v=v1beta1;g=config.k8s.io;as="+kind)
 	}
 	response, err := server.admin.Do(request)
 	if err != nil {

@@ -36,6 +36,14 @@ func compareEmulation(t *testing.T, pair *Pair) {
 			}
 		})
 	}
+	t.Run("statusz", func(t *testing.T) {
+		for _, key := range []string{"binaryVersion", "emulationVersion", "apiVersion"} {
+			theirs, ours := fetch(t, pair.Upstream, "/statusz")[key], fetch(t, pair.Ours, "/statusz")[key]
+			if theirs == nil || theirs != ours {
+				t.Errorf("%s: kube-apiserver %v, ours %v", key, theirs, ours)
+			}
+		}
+	})
 	t.Run("features", func(t *testing.T) {
 		if diff := cmp.Diff(features(t, pair.Upstream), features(t, pair.Ours)); diff != "" {
 			t.Errorf("(- kube-apiserver, + ours)\n%s", diff)

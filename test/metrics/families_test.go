@@ -121,8 +121,44 @@ func writeFiles(t *testing.T, directory string) (flags []string) {
 		}
 		flags = append(flags, "--"+flag+"="+path)
 	}
-	return append(flags, "--audit-log-path="+filepath.Join(directory, "audit.log"))
+	return append(flags, "--audit-log-path="+filepath.Join(directory, "audit.log"), writePolicies(t, directory))
 }
+
+// writePolicies writes a policy of admission to a file, and returns the flag with which a server reads the file.
+func writePolicies(t *testing.T, directory string) string {
+	t.Helper()
+	manifests := filepath.Join(directory, "manifests")
+	if err := os.Mkdir(manifests, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	configuration := filepath.Join(directory, "admission.yaml")
+	for path, content := range map[string]string{
+		filepath.Join(manifests, "policy.yaml"): policyManifest,
+		configuration: `{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AdmissionConfiguration","plugins":[
+			{"name":"ValidatingAdmissionPolicy","configuration":{"apiVersion":"apiserver.config.k8s.io/v1",
+			"kind":"ValidatingAdmissionPolicyConfiguration","staticManifestsDir":"` + manifests + `"}}]}`,
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return "--admission-control-config-file=" + configuration
+}
+
+const policyManifest = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: manifest.static.k8s.io}
+spec:
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [limitranges]}]
+  validations: [{expression: "object.metadata.name != 'forbidden'"}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: manifest.static.k8s.io}
+spec: {policyName: manifest.static.k8s.io, validationActions: [Deny]}
+`
 
 // load uses what kube-apiserver measures.
 func load(t *testing.T, config *rest.Config, hooks *webhook) {

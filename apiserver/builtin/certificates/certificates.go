@@ -11,7 +11,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	api "k8s.io/kubernetes/pkg/apis/certificates"
 	_ "k8s.io/kubernetes/pkg/apis/certificates/install"
-	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/registry/certificates/certificates"
 	"k8s.io/kubernetes/pkg/registry/certificates/clustertrustbundle"
 	"k8s.io/kubernetes/pkg/registry/certificates/podcertificaterequest"
@@ -37,11 +36,11 @@ func Definitions(
 		}),
 		group.Define(definition.Kind{
 			Name: "ClusterTrustBundle", Versions: []string{"v1", "v1beta1", "v1alpha1"}, Storage: beta,
-			Gate: features.ClusterTrustBundle, Strategy: clustertrustbundle.Strategy, Attributes: bundleAttributes,
+			Strategy: clustertrustbundle.Strategy, Attributes: bundleAttributes,
 		}),
 		group.Define(definition.Kind{
 			Name: "PodCertificateRequest", Versions: []string{"v1", "v1beta1"}, Storage: beta,
-			Gate: features.PodCertificateRequest, Strategy: request,
+			Strategy:   request,
 			Status:     podcertificaterequest.NewStatusStrategy(request, authorizer, clock),
 			Attributes: requestAttributes,
 		}),

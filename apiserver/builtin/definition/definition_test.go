@@ -13,15 +13,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"k8s.io/apiserver/pkg/features"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	_ "k8s.io/kubernetes/pkg/apis/apps/install"
 	"k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	_ "k8s.io/kubernetes/pkg/apis/lifecycle/install"
 	"k8s.io/kubernetes/pkg/registry/apps/deployment"
 	"k8s.io/kubernetes/pkg/registry/core/node"
 	"k8s.io/kubernetes/pkg/registry/core/pod"
+	"k8s.io/kubernetes/pkg/registry/lifecycle/evictionrequest"
 
 	"quorate.dev/apiserver/builtin/definition"
 	"quorate.dev/apiserver/resource"
@@ -103,8 +104,10 @@ func TestKindsThatAreNotServed(t *testing.T) {
 	if d := newGroup("apps").Define(kind); len(d.Versions) != 0 || d.StoragePath == "" {
 		t.Errorf("without versions: %+v", d)
 	}
-	kind.Gate = features.CBORServingAndStorage // alpha
-	if d := newGroup("apps", "v1").Define(kind); len(d.Versions) != 0 {
+	gated := definition.Kind{
+		Name: "EvictionRequest", Versions: []string{"v1alpha1"}, Strategy: evictionrequest.NewStrategy(),
+	}
+	if d := newGroup("lifecycle.k8s.io", "v1alpha1").Define(gated); len(d.Versions) != 0 {
 		t.Errorf("with a disabled gate: %+v", d)
 	}
 }

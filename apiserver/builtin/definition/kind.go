@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/component-base/featuregate"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/resource"
 )
@@ -30,15 +30,13 @@ type Strategy interface {
 
 // Kind describes a kind that is stored. Name and Strategy are required.
 type Kind struct {
-	Name       string // for example "Pod"
-	Plural     string // default: the regular plural of Name
-	Singular   string // default: Name in lower case
-	ShortNames []string
-	Categories []string
-	Verbs      []string // default: all verbs
-	Versions   []string // default: the group's versions
-	// Gate is the feature gate that enables the kind; optional.
-	Gate         featuregate.Feature
+	Name         string // for example "Pod"
+	Plural       string // default: the regular plural of Name
+	Singular     string // default: Name in lower case
+	ShortNames   []string
+	Categories   []string
+	Verbs        []string // default: all verbs
+	Versions     []string // default: the group's versions
 	Strategy     Strategy
 	Status       rest.RESTUpdateStrategy // nil: the kind has no status
 	Delete       rest.RESTDeleteStrategy // default: Strategy
@@ -172,7 +170,7 @@ func (g Group) Define(kind Kind) *resource.Definition {
 	d.TimeToLive = kind.TimeToLive
 	d.Decorate = kind.Decorate
 	d.Index = kind.Index
-	if kind.Gate != "" && !utilfeature.DefaultFeatureGate.Enabled(kind.Gate) {
+	if gate := enablement.Gate(d.GroupResource()); gate != "" && !utilfeature.DefaultFeatureGate.Enabled(gate) {
 		return d
 	}
 	for _, version := range versions {

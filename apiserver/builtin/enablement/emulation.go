@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/component-base/compatibility"
+	"k8s.io/component-base/featuregate"
 	baseversion "k8s.io/component-base/version"
 )
 
@@ -20,6 +21,9 @@ import (
 type Emulation struct {
 	// Version is the effective version; nil means this server's own version.
 	Version compatibility.EffectiveVersion
+	// Gates are the feature gates; nil means that all are enabled. A version or resource that --runtime-config enables by
+	// name, and that a gate disables, is not served, and is no error.
+	Gates featuregate.FeatureGate
 	// ForwardCompatible also serves versions of a served resource that were introduced later, except alpha versions.
 	ForwardCompatible bool
 	// RuntimeConfigForwardCompatible also serves APIs that were introduced later if --runtime-config enables them by
@@ -81,6 +85,9 @@ func (e emulator) group(scheme *runtime.Scheme, versions []schema.GroupVersion) 
 		present, served := 0, 0
 		for _, resource := range slices.Sorted(maps.Keys(kinds)) {
 			gvr := gv.WithResource(resource)
+			if !e.offers(gvr.GroupResource()) {
+				continue
+			}
 			on := e.apis.enabled(gvr)
 			if e.ForwardCompatible && !on && !e.apis.named(gvr) && (anyLower || lower[resource]) {
 				on = true

@@ -98,6 +98,7 @@ func TestEmulation(t *testing.T) {
 	for _, test := range []struct {
 		name, version, config, want string
 		forward, configForward      bool
+		gates                       map[string]string // nil: all gates are enabled
 	}{
 		{name: "this version", version: "1.37", want: "+admissionregistration.k8s.io/v1/mutatingadmissionpolicies"},
 		{
@@ -138,6 +139,18 @@ func TestEmulation(t *testing.T) {
 				"-admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
 		},
 		{
+			name: "a later version by name without its feature gate", version: "1.36",
+			config: "storagemigration.k8s.io/v1=true,certificates.k8s.io/v1/clustertrustbundles=true",
+			gates:  map[string]string{}, want: "+apps/v1/deployments",
+		},
+		{
+			name: "a later version by name with its feature gate", version: "1.36",
+			config: "storagemigration.k8s.io/v1=true", gates: map[string]string{"StorageVersionMigrator": "true"},
+			want: "!cannot enable version storagemigration.k8s.io/v1 in runtime-config because all the resources have " +
+				"been introduced after the current version 1.36. Consider setting " +
+				"--runtime-config-emulation-forward-compatible=true",
+		},
+		{
 			name: "newer versions of an enabled resource", version: "1.33",
 			config: "resource.k8s.io/v1beta1=true", forward: true,
 			want: "+resource.k8s.io/v1beta1/deviceclasses +resource.k8s.io/v1beta2/deviceclasses " +
@@ -159,9 +172,17 @@ func TestEmulation(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			apis, err := builtin.Enable(config, enablement.Emulation{
+			emulation := enablement.Emulation{
 				Version: effective, ForwardCompatible: test.forward, RuntimeConfigForwardCompatible: test.configForward,
-			})
+			}
+			if test.gates != nil {
+				gates, err := builtin.Gates(builtin.Settings{Gates: test.gates, Version: effective})
+				if err != nil {
+					t.Fatal(err)
+				}
+				emulation.Gates = gates
+			}
+			apis, err := builtin.Enable(config, emulation)
 			if words, refused := strings.CutPrefix(test.want, "!"); refused || err != nil {
 				if err == nil || err.Error() != words {
 					t.Fatalf("got %v, want %s", err, words)

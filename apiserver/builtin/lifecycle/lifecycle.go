@@ -4,7 +4,6 @@ package lifecycle
 import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	_ "k8s.io/kubernetes/pkg/apis/lifecycle/install"
-	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/registry/lifecycle/eviction"
 	"k8s.io/kubernetes/pkg/registry/lifecycle/evictionrequest"
 	"k8s.io/utils/clock"
@@ -20,11 +19,11 @@ func Definitions(builder *definition.Builder, clock clock.PassiveClock) []*resou
 	evictions, requests := eviction.NewStrategy(clock), evictionrequest.NewStrategy()
 	return []*resource.Definition{
 		group.Define(definition.Kind{
-			Name: "Eviction", Storage: alpha, Gate: features.EvictionRequestAPI,
+			Name: "Eviction", Storage: alpha,
 			Strategy: evictions, Status: eviction.NewStatusStrategy(evictions),
 		}),
 		group.Define(definition.Kind{
-			Name: "EvictionRequest", Storage: alpha, Gate: features.EvictionRequestAPI,
+			Name: "EvictionRequest", Storage: alpha,
 			Strategy: requests, Status: evictionrequest.NewStatusStrategy(requests),
 		}),
 	}

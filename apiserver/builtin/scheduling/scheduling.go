@@ -11,7 +11,6 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/scheduling"
 	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
 	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
-	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/registry/scheduling/compositepodgroup"
 	"k8s.io/kubernetes/pkg/registry/scheduling/podgroup"
 	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
@@ -34,14 +33,14 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 			Delete: classDeletion{priorityclass.Strategy},
 		}),
 		group.Define(definition.Kind{
-			Name: "PodGroup", Versions: workloads, Storage: beta, Gate: features.GenericWorkload,
+			Name: "PodGroup", Versions: workloads, Storage: beta,
 			Strategy: pods, Status: podgroup.NewStatusStrategy(pods),
 		}),
 		group.Define(definition.Kind{
-			Name: "Workload", Versions: workloads, Storage: beta, Gate: features.GenericWorkload, Strategy: workload.Strategy,
+			Name: "Workload", Versions: workloads, Storage: beta, Strategy: workload.Strategy,
 		}),
 		group.Define(definition.Kind{
-			Name: "CompositePodGroup", Versions: []string{"v1alpha3"}, Storage: alpha, Gate: features.CompositePodGroup,
+			Name: "CompositePodGroup", Versions: []string{"v1alpha3"}, Storage: alpha,
 			Strategy: composite, Status: compositepodgroup.NewStatusStrategy(composite),
 		}),
 	}
