@@ -32,6 +32,7 @@ type Results struct {
 // plan selects the works that are measured.
 type plan struct {
 	works    string // a part of the names of the reads, writes, watches and deletions to measure; "": all
+	rounds   int    // number of rounds of each work
 	progress func(format string, arguments ...any)
 }
 
@@ -61,7 +62,7 @@ func (p plan) steps() []step {
 	steps = append(steps, p.measuring(filter(deletions(), p))...)
 	steps = append(steps, func(_ context.Context, s *subject) error { return s.remember(&s.results.PeakMemory, "VmHWM") })
 	if len(filter(extensions(), p)) > 0 {
-		steps = append(steps, p.measureExtensions)
+		steps = append(steps, p.extensionSteps()...)
 	}
 	if wanted := filter(selections(), p); len(wanted) > 0 { // otherwise no work needs the many objects
 		steps = append(steps, p.measuring(crowds())...)
@@ -70,30 +71,9 @@ func (p plan) steps() []step {
 	return steps
 }
 
-// measuring returns a step for each work.
-func (p plan) measuring(works []work) []step {
-	steps := make([]step, len(works))
-	for i, w := range works {
-		steps[i] = func(ctx context.Context, s *subject) error {
-			if w.token && s.reference != nil {
-				return nil // the floor knows no tokens
-			}
-			measurement, err := s.measure(ctx, w)
-			if err != nil {
-				return fmt.Errorf("%s: %w", w.name, err)
-			}
-			s.results.Work[w.name] = measurement
-			p.progress("%-15s %-55s %10s CPU, p50 %s, p99 %s, %d times", s.Name, w.name, measure.Short(measurement.CPU),
-				measure.Short(measurement.P50), measure.Short(measurement.P99), measurement.Requests)
-			return nil
-		}
-	}
-	return steps
-}
-
-// run executes the steps on new servers. Each step runs on one server after the other before the next step begins,
-// because the load that other processes put on the machine changes within minutes, and then affects both servers
-// equally.
+// run executes the steps on new servers. Each step, such as a round of a work, runs on one server after the other
+// before the next step begins, because the load that other processes put on the machine changes within seconds, and
+// then affects all servers equally.
 func run(ctx context.Context, steps []step, subjects []*subject) error {
 	for _, step := range steps {
 		for _, s := range subjects {
@@ -130,7 +110,8 @@ func (s *subject) warmUp(ctx context.Context) error {
 	}
 	for _, w := range creations() {
 		elsewhere := func(i int) request { return w.request(i).inNamespace(warmUpNamespace) }
-		if _, err := s.repeat(ctx, work{parallel: w.parallel, count: warmUpRequests, request: elsewhere}, 0); err != nil {
+		other := work{parallel: w.parallel, count: warmUpRequests, request: elsewhere}
+		if _, err := s.repeat(ctx, other, least{}); err != nil {
 			return err
 		}
 	}

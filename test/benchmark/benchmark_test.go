@@ -15,7 +15,7 @@ func TestLatenciesOfEvents(t *testing.T) {
 	all := watchers{
 		{seen: []event{{1, begin.Add(5)}, {2, begin.Add(30)}}}, {seen: []event{{2, begin.Add(11)}, {1, begin.Add(12)}}},
 	}
-	if got, want := all.latencies(sent), []time.Duration{1, 5, 12, 20}; !slices.Equal(got, want) {
+	if got, want := all.latencies(sent), []time.Duration{5, 20, 1, 12}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if got := revisionOf(updateConfigMap(41).body); got != 42 {
@@ -23,24 +23,16 @@ func TestLatenciesOfEvents(t *testing.T) {
 	}
 }
 
-func TestSummarize(t *testing.T) {
-	done := tally{latencies: []time.Duration{30, 10, 20}, bytes: 300}
-	got := done.summarize(90)
-	if want := (Measurement{Requests: 3, Bytes: 100, CPU: 30, P50: 20, P99: 30}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-}
-
 func TestFinished(t *testing.T) {
 	for _, test := range []struct {
-		count, i int
-		timeIsUp bool
-		want     bool
+		count, fewest, i int
+		timeIsUp         bool
+		want             bool
 	}{
-		{10, 9, true, false}, {10, 10, false, true}, {0, 1000, false, false}, {0, fewestRequests, true, true},
-		{0, fewestRequests - 1, true, false},
+		{10, 0, 9, true, false}, {10, 0, 10, false, true}, {0, 2, 1000, false, false}, {0, 2, 2, true, true},
+		{0, 2, 1, true, false},
 	} {
-		if got := finished(test.count, test.i, test.timeIsUp); got != test.want {
+		if got := finished(test.count, test.fewest, test.i, test.timeIsUp); got != test.want {
 			t.Errorf("%+v: got %v", test, got)
 		}
 	}

@@ -46,7 +46,7 @@ func createSecrets(provider string) work {
 }
 
 // restarts returns the work whose cost is a restart of the API server and a list of all Secrets. The work has no
-// request to repeat.
+// request to repeat. Each round is a restart.
 func restarts(provider string) work {
 	return work{name: "start with 20,000 Secrets, encryption: " + provider, promise: 1.0 / 1.5, parallel: 1, count: 1}
 }
@@ -60,7 +60,7 @@ func createSecret(i int) request {
 	return request{http.MethodPost, secretsPath, asProtobuf, asProtobuf, body}
 }
 
-// runEncryptions measures servers with each provider. It takes four minutes.
+// runEncryptions measures servers with each provider. It takes about seven minutes.
 func (o *options) runEncryptions(ctx context.Context, directory string, p plan, report *Report) error {
 	for _, provider := range providers {
 		flags, err := encryptionFlags(filepath.Join(directory, provider), provider)
@@ -98,44 +98,51 @@ func (p plan) encryptionSteps(provider string) []step {
 		func(ctx context.Context, s *subject) error { return s.warmUp(ctx) },
 	}
 	steps = append(steps, p.measuring([]work{createSecrets(provider)})...)
-	return append(steps, func(ctx context.Context, s *subject) error {
-		w := restarts(provider)
-		measurement, err := s.restart(ctx)
-		if err != nil {
-			return fmt.Errorf("%s: %w", w.name, err)
-		}
-		s.results.Work[w.name] = measurement
-		p.progress("%-15s %-55s %10s CPU, %s", s.Name, w.name, measure.Short(measurement.CPU), measure.Short(measurement.P50))
-		return nil
-	})
+	w, all := restarts(provider), courses{}
+	for i := range p.rounds {
+		steps = append(steps, func(ctx context.Context, s *subject) error {
+			if err := s.restart(ctx, all.of(s)); err != nil {
+				return fmt.Errorf("%s: %w", w.name, err)
+			}
+			p.summarize(s, round{w, i, p.rounds}, all.of(s))
+			return nil
+		})
+	}
+	return steps
 }
 
-// restart restarts the API server, but not kube-apiserver's etcd, and measures it until a list of all Secrets has been
-// read.
-func (s *subject) restart(ctx context.Context) (Measurement, error) {
+// restart restarts the API server, but not kube-apiserver's etcd, measures it until a list of all Secrets has been
+// read, and adds the round to the course.
+func (s *subject) restart(ctx context.Context, c *course) error {
 	s.client.close()
-	s.tokenClient.close()
-	s.tokenClient = nil
+	if s.tokenClient != nil { // it is nil since the first round
+		s.tokenClient.close()
+		s.tokenClient = nil
+	}
 	if err := s.Processes[0].Stop(); err != nil {
-		return Measurement{}, err
+		return err
 	}
 	others := s.PIDs[1:]
 	before, err := measure.CPU(others)
 	if err != nil {
-		return Measurement{}, err
+		return err
 	}
 	begin := time.Now()
 	if err := s.Relaunch(ctx); err != nil {
-		return Measurement{}, err
+		return err
 	}
 	if s.client, err = newClient(s.Admin); err != nil {
-		return Measurement{}, err
+		return err
 	}
 	_, size, err := s.client.do(ctx, read(secretsPath+"?resourceVersion=0", asProtobuf)(0))
 	if err != nil {
-		return Measurement{}, err
+		return err
 	}
 	took := time.Since(begin)
 	after, err := measure.CPU(s.PIDs)
-	return Measurement{Requests: 1, Bytes: size, CPU: after - before, P50: took, P99: took}, err
+	if err != nil {
+		return err
+	}
+	c.add(&tally{latencies: []time.Duration{took}, bytes: size}, after-before)
+	return nil
 }

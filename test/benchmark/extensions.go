@@ -1,20 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"slices"
 	"time"
 
-	"quorate.dev/test/measure"
 	"quorate.dev/test/measure/samples"
 )
 
 // The following constants define the measurement of what 100 webhooks and policies that select no object add to a
-// write. The difference is smaller than the noise of one measurement, so it is measured in rounds, alternately without
-// and with them, of which the median counts.
+// write. The difference is smaller than the noise of one measurement. Therefore the number of rounds does not depend on
+// --rounds, and each round sends all requests, without the webhooks and policies and with them, in alternating order.
 const (
 	extensionRounds  = 7
 	extensionsOfKind = 25
@@ -36,45 +34,49 @@ func extensions() []work {
 	}
 }
 
-// measureExtensions measures both rows. The floor calls no webhooks.
-func (p plan) measureExtensions(ctx context.Context, s *subject) error {
-	if s.reference != nil {
-		return nil
+// extensionSteps returns the steps that measure both rows, one for each round. The floor calls no webhooks.
+func (p plan) extensionSteps() []step {
+	without, with := courses{}, courses{}
+	steps := []step{func(ctx context.Context, s *subject) error { return s.defineWidgets(ctx) }}
+	for i := range extensionRounds {
+		steps = append(steps, func(ctx context.Context, s *subject) error {
+			all := map[string]*course{noExtensions: without.of(s), otherExtensions: with.of(s)}
+			return p.measureExtensions(ctx, s, i, all)
+		})
 	}
-	if err := s.defineWidgets(ctx); err != nil {
-		return err
-	}
-	rounds := map[string][]Measurement{}
-	works := extensions()
-	for round := range extensionRounds {
-		slices.Reverse(works) // alternate, so that changes from measurement to measurement affect both rows
-		for i, w := range works {
-			configured := w.base != ""
-			if err := s.configure(ctx, http.MethodPost, configured); err != nil {
-				return err
+	for i, each := range steps {
+		steps[i] = func(ctx context.Context, s *subject) error {
+			if s.reference != nil {
+				return nil
 			}
-			w.request = extensionWrite(fmt.Sprintf("round-%d-%d", round, i))
-			measurement, err := s.measure(ctx, w)
-			if err != nil {
-				return fmt.Errorf("%s: %w", w.name, err)
-			}
-			rounds[w.name] = append(rounds[w.name], measurement)
-			if err := s.configure(ctx, http.MethodDelete, configured); err != nil {
-				return err
-			}
+			return each(ctx, s)
 		}
 	}
-	for name, measurements := range rounds {
-		s.results.Work[name] = median(measurements)
-		p.progress("%-15s %-55s %10s CPU", s.Name, name, measure.Short(s.results.Work[name].CPU))
-	}
-	return nil
+	return steps
 }
 
-// median returns the measurement with the median of the CPU time, because other processes disturb single rounds.
-func median(measurements []Measurement) Measurement {
-	slices.SortFunc(measurements, func(a, b Measurement) int { return cmp.Compare(a.CPU, b.CPU) })
-	return measurements[(len(measurements)-1)/2]
+// measureExtensions measures the round with an index of both rows, and adds it to their courses, which are by the name
+// of the row.
+func (p plan) measureExtensions(ctx context.Context, s *subject, index int, all map[string]*course) error {
+	works := extensions()
+	if index%2 == 0 {
+		slices.Reverse(works) // alternate, so that changes from measurement to measurement affect both rows
+	}
+	for i, w := range works {
+		configured := w.base != ""
+		if err := s.configure(ctx, http.MethodPost, configured); err != nil {
+			return err
+		}
+		w.request = extensionWrite(fmt.Sprintf("round-%d-%d", index, i))
+		if err := s.measure(ctx, round{w, 0, 1}, all[w.name]); err != nil { // all requests of the work in each round
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
+		p.summarize(s, round{w, index, extensionRounds}, all[w.name])
+		if err := s.configure(ctx, http.MethodDelete, configured); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // extensionWrite returns requests that create configmaps and widgets, and update those that were created earlier.

@@ -1,13 +1,24 @@
 // Command benchmark runs the same work on kube-apiserver with etcd, and on Quorate with its embedded member,
 // alternately on this machine, and prints the cost of the work on both.
 //
-// The CPU time in a row is the CPU time of all processes of a server while the work runs, divided by the number of
-// requests. Nothing is subtracted, so background work of the server is included. Only the cost of a watch event is a
-// difference: to the same updates without watchers. Requests come from one client over one HTTP/2 connection with TLS
-// and a client certificate. Watchers have as many connections as the row says. Compression is disabled for both servers
-// (Accept-Encoding: identity), except for clients of discovery and OpenAPI while CustomResourceDefinitions are created.
-// Reads have no resource version, so both servers must return the newest state. Data is written to the same file
-// system, with fsync.
+// Each work is measured in rounds (--rounds), and each round runs on all servers before the next one begins, so that
+// the load of other processes affects all servers equally. A work with a fixed number of requests divides them among
+// its rounds, and another work its time. Each round of a work with watchers executes a share of the updates, first
+// without watchers and then with them. Servers with encrypted Secrets restart in each round. The writes with webhooks
+// and policies for other objects have seven rounds in any case, and send all their requests in each. Memory, the time
+// until a server is ready, CustomResourceDefinitions and overload are measured once, because a repetition needs new
+// servers.
+//
+// The CPU time of a round is the CPU time of all processes of a server while the round runs, divided by the number of
+// requests. The CPU time in a row is the median of the rounds, the fraction is the median of the fractions in the
+// rounds, and the spread is the smallest and the largest of these fractions. Nothing is subtracted, so background work
+// of the server is included if it runs during a round, but a median ignores work that is done in few rounds. Only the
+// cost of a watch event is a difference: to the same updates without watchers.
+//
+// Requests come from one client over one HTTP/2 connection with TLS and a client certificate. Watchers have as many
+// connections as the row says. Compression is disabled for both servers (Accept-Encoding: identity), except for clients
+// of discovery and OpenAPI while CustomResourceDefinitions are created. Reads have no resource version, so both servers
+// must return the newest state. Data is written to the same file system, with fsync.
 package main
 
 import (
@@ -40,6 +51,12 @@ type options struct {
 	check     bool
 	record    string
 	from      string
+	behind    string
+	history   string
+	date      string
+	commit    string
+	plot      string
+	rounds    int
 	keep      bool
 	peerFlags []string
 	ourFlags  []string
@@ -75,6 +92,13 @@ func command(ctx context.Context, arguments []string) error {
 	if err != nil {
 		return err
 	}
+	if o.plot != "" {
+		return writePlots(o.plot)
+	}
+	recorded, err := o.recorded()
+	if err != nil {
+		return err
+	}
 	report, err := o.report(ctx)
 	if o.json {
 		err = errors.Join(err, json.NewEncoder(os.Stdout).Encode(report))
@@ -84,11 +108,34 @@ func command(ctx context.Context, arguments []string) error {
 	if err != nil {
 		return err
 	}
+	if err := o.store(ctx, report); err != nil {
+		return err
+	}
+	return errors.Join(o.checkPromises(report), o.checkBehind(report, recorded))
+}
+
+// store writes the report to the files of --record and --history.
+func (o *options) store(ctx context.Context, report Report) error {
 	if o.record != "" {
 		if err := report.record(o.record); err != nil {
 			return err
 		}
 	}
+	if o.history == "" {
+		return nil
+	}
+	e := entry{Date: o.date, Commit: o.commit, Rows: report.historyRows()}
+	if e.Date == "" {
+		e.Date = time.Now().UTC().Format(time.DateOnly)
+	}
+	if e.Commit == "" {
+		e.Commit = currentCommit(ctx)
+	}
+	return appendHistory(o.history, e)
+}
+
+// checkPromises returns an error if --check is set and the report breaks a promise.
+func (o *options) checkPromises(report Report) error {
 	if broken := report.brokenPromises(); o.check && len(broken) > 0 {
 		return fmt.Errorf("%d promises are broken:\n%s", len(broken), strings.Join(broken, "\n"))
 	}
@@ -122,6 +169,14 @@ func parse(arguments []string) (*options, error) {
 		"fail if a promise is broken: the column \"promised\" of the tables, and no median latency above the peer's")
 	f.StringVar(&o.record, "record", "", "file with recorded results, in which the measured rows are replaced")
 	f.StringVar(&o.from, "from", "", "file with recorded results, which are printed and checked; nothing is measured")
+	f.StringVar(&o.behind, "behind", "", fmt.Sprintf("file with recorded results; fail if a row is more than %.0f %% "+
+		"behind: our CPU time as a fraction of the peer's is so much larger than recorded", 100*behindLimit))
+	f.StringVar(&o.history, "history", "", "file to which the fractions of all measured rows are appended")
+	f.StringVar(&o.date, "date", "", "date of the results in --history; default: today")
+	f.StringVar(&o.commit, "commit", "", "commit of the results in --history; default: the commit that is checked out")
+	f.StringVar(&o.plot, "plot", "", "directory with history.json, in which plots of it are written; nothing is measured")
+	f.IntVar(&o.rounds, "rounds", defaultRounds, "number of rounds of each work, which run on all servers in turns; "+
+		"1 by default with --profile")
 	f.BoolVar(&o.keep, "keep", false, "keep data and logs")
 	f.StringArrayVar(&o.peerFlags, "peer-flag", nil, "a further flag for kube-apiserver; may be repeated")
 	f.StringArrayVar(&o.ourFlags, "our-flag", nil, "a further flag for our server; may be repeated")
@@ -130,6 +185,12 @@ func parse(arguments []string) (*options, error) {
 	}
 	if o.only != "" && o.only != "peer" && o.only != "ours" {
 		return nil, fmt.Errorf("--only=%s: peer or ours", o.only)
+	}
+	if o.rounds < 1 {
+		return nil, fmt.Errorf("--rounds=%d: at least 1", o.rounds)
+	}
+	if o.profiles != "" && !f.Changed("rounds") {
+		o.rounds = 1 // a profile takes longer than one of several rounds
 	}
 	return o, nil
 }
@@ -148,7 +209,7 @@ func (o *options) run(ctx context.Context) (Report, error) {
 		defer os.RemoveAll(directory)
 	}
 	var report Report
-	p := plan{works: o.works, progress: progress}
+	p := plan{works: o.works, rounds: o.rounds, progress: progress}
 	if o.works == overloadOnly {
 		err = o.runOverload(ctx, filepath.Join(directory, overloadOnly), p, &report)
 		return report, err

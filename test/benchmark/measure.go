@@ -3,79 +3,82 @@ package main
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"quorate.dev/test/measure"
 )
 
 const (
-	measuringTime  = 2500 * time.Millisecond // duration of a work without a fixed number of requests
+	measuringTime  = 2500 * time.Millisecond // duration of all rounds of a work without a fixed number of requests
 	warmUpTime     = 300 * time.Millisecond
-	fewestRequests = 5
+	fewestRequests = 5 // in all rounds of such a work
 )
 
 // Measurement is the cost of one work on one server.
 type Measurement struct {
 	Requests int           `json:"requests"`
 	Bytes    int64         `json:"bytesPerRequest"`
-	CPU      time.Duration `json:"cpuPerRequest"` // not positive if the cost is smaller than the noise
+	CPU      time.Duration `json:"cpuPerRequest"` // median of the rounds; not positive if it is smaller than the noise
 	P50      time.Duration `json:"p50,omitempty"`
 	P99      time.Duration `json:"p99,omitempty"`
+	// Rounds holds the CPU time per request of each round. Older recorded results have none.
+	Rounds []time.Duration `json:"rounds,omitempty"`
 }
 
-// measure executes a work, and reads the CPU time of the server before and after it.
-func (s *subject) measure(ctx context.Context, w work) (Measurement, error) {
-	if err := s.setSize(ctx, w); err != nil {
-		return Measurement{}, err
+// measure executes a round of a work, reads the CPU time of the server before and after the round, and adds the round
+// to the course. Only the first round has a warm-up and a profile.
+func (s *subject) measure(ctx context.Context, r round, c *course) error {
+	if err := s.setSize(ctx, r.work); err != nil {
+		return err
 	}
-	if w.watchers > 0 {
-		return s.measureWatch(ctx, w)
+	if r.work.watchers > 0 {
+		return s.measureWatch(ctx, r, c)
 	}
-	if w.count == 0 {
-		if _, err := s.repeat(ctx, w, warmUpTime); err != nil {
-			return Measurement{}, err
+	if r.work.count == 0 && r.index == 0 {
+		done, err := s.repeat(ctx, r.work, least{warmUpTime, fewestRequests})
+		if err != nil {
+			return err
 		}
+		c.next = done.indexes
 	}
-	profile := s.startProfile(ctx, profileOfWork, w.name)
+	w := r.part()
+	w.request = from(c.next, w.request)
+	profile := s.profileRound(ctx, r)
 	var done *tally
 	used, err := s.timed(func() (err error) {
-		done, err = s.repeat(ctx, w, measuringTime)
+		done, err = s.repeat(ctx, w, r.least())
 		return err
 	})
 	if err := errors.Join(err, profile()); err != nil {
-		return Measurement{}, err
+		return err
 	}
-	return done.summarize(used), nil
+	c.add(done, used)
+	return nil
 }
 
-// tally holds the results that the client has observed during one work.
+// tally holds the results that the client has observed while it sent requests.
 type tally struct {
 	latencies []time.Duration
 	bytes     int64
+	indexes   int // number of indexes that the following requests must skip, if the work has no fixed count
 }
 
-func (t *tally) summarize(used time.Duration) Measurement {
-	n := len(t.latencies)
-	slices.Sort(t.latencies)
-	return Measurement{
-		Requests: n, Bytes: t.bytes / int64(n), CPU: used / time.Duration(n),
-		P50: measure.Quantile(t.latencies, 0.50), P99: measure.Quantile(t.latencies, 0.99),
-	}
+// least is the time and the number of requests after which a work without a fixed count may end.
+type least struct {
+	time     time.Duration
+	requests int
 }
 
 // repeat sends the requests of a work, each index once, with the concurrency and at most the rate of the work, until
-// least has passed or the work's count is reached.
-func (s *subject) repeat(ctx context.Context, w work, least time.Duration) (*tally, error) {
+// the work's count or otherwise both limits of enough are reached.
+func (s *subject) repeat(ctx context.Context, w work, enough least) (*tally, error) {
 	var (
 		next    atomic.Int64
 		group   sync.WaitGroup
 		tallies = make([]tally, w.parallel)
 		errs    = make([]error, w.parallel)
 		begin   = time.Now()
-		end     = begin.Add(least)
+		end     = begin.Add(enough.time)
 	)
 	client := s.client
 	if w.token {
@@ -85,7 +88,7 @@ func (s *subject) repeat(ctx context.Context, w work, least time.Duration) (*tal
 		group.Go(func() {
 			for errs[worker] == nil {
 				i := int(next.Add(1) - 1)
-				if finished(w.count, i, time.Now().After(end)) {
+				if finished(w.count, enough.requests, i, time.Now().After(end)) {
 					return
 				}
 				if w.rate > 0 {
@@ -97,6 +100,9 @@ func (s *subject) repeat(ctx context.Context, w work, least time.Duration) (*tal
 	}
 	group.Wait()
 	total := &tally{}
+	if w.count == 0 {
+		total.indexes = int(next.Load())
+	}
 	for worker := range w.parallel {
 		if errs[worker] != nil {
 			return nil, errs[worker]
@@ -108,12 +114,12 @@ func (s *subject) repeat(ctx context.Context, w work, least time.Duration) (*tal
 }
 
 // finished reports whether a work ends after i requests: when a fixed count is reached, or otherwise when its time is
-// up and at least fewestRequests were sent.
-func finished(count, i int, timeIsUp bool) bool {
+// up and the fewest requests were sent.
+func finished(count, fewest, i int, timeIsUp bool) bool {
 	if count > 0 {
 		return i >= count
 	}
-	return timeIsUp && i >= fewestRequests
+	return timeIsUp && i >= fewest
 }
 
 func (t *tally) add(ctx context.Context, c *client, r request) error {

@@ -12,7 +12,7 @@ import (
 
 // Paths below the server's /debug/pprof.
 const (
-	profileOfWork   = "profile?seconds=2" // shorter than every work
+	profileOfWork   = "profile?seconds=2" // shorter than the only round of every work, see parse
 	profileOfMemory = "heap"
 )
 
@@ -25,6 +25,14 @@ func (s *subject) startProfile(ctx context.Context, kind, name string) (wait fun
 	done := make(chan error, 1)
 	go func() { done <- s.profile(ctx, kind, filepath.Join(s.profiles, fileName(name))) }()
 	return func() error { return <-done }
+}
+
+// profileRound starts a profile of a work in its first round, if profiles are enabled.
+func (s *subject) profileRound(ctx context.Context, r round) (wait func() error) {
+	if r.index > 0 {
+		return func() error { return nil }
+	}
+	return s.startProfile(ctx, profileOfWork, r.work.name)
 }
 
 // profile stores a response of the server's /debug/pprof in a file.

@@ -66,6 +66,10 @@ func (r Report) workTable(name, title string, works []work) measure.Table {
 	if floor {
 		t.Header = slices.Insert(t.Header, floorColumn, "floor", "times the floor")
 	}
+	spread := slices.ContainsFunc(works, func(w work) bool { return r.spread(w) != "" })
+	if spread {
+		t.Header = slices.Insert(t.Header, spreadColumn, "spread")
+	}
 	for _, w := range r.peerFirst(works) {
 		if !r.measured(w) {
 			continue
@@ -74,22 +78,58 @@ func (r Report) workTable(name, title string, works []work) measure.Table {
 		if floor {
 			cells = slices.Insert(cells, floorColumn, r.floorCells(w)...)
 		}
+		if spread {
+			cells = slices.Insert(cells, spreadColumn, r.spread(w))
+		}
 		t.Rows = append(t.Rows, cells)
 	}
 	return t
 }
 
-// floorColumn is the index of the first column about the floor, in tables of which a row was measured on it.
-const floorColumn = 5
+const (
+	// floorColumn is the index of the first column about the floor, in tables of which a row was measured on it.
+	floorColumn = 5
+	// spreadColumn is the index of the column with the spread, in tables of which a row has several rounds. The column is
+	// inserted after the columns about the floor.
+	spreadColumn = 4
+)
+
+// spread returns the smallest and the largest fraction of a round as text: "1/6.3 to 1/5.9". It is empty if there are
+// not several rounds.
+func (r Report) spread(w work) string {
+	fractions := r.workFractions(w)
+	if len(fractions) < 2 {
+		return ""
+	}
+	return part(slices.Min(fractions)) + " to " + part(slices.Max(fractions))
+}
 
 // floorCells returns the cost of a work on the floor, and our cost as a multiple of it.
 func (r Report) floorCells(w work) []string {
-	least, did := r.Floor.measurement(w.name)
-	ours, oursDid := r.Ours.measurement(w.name)
-	if !did || !oursDid || least.CPU <= 0 || ours.CPU <= 0 {
+	multiple, ok := r.floorMultiple(w)
+	if !ok {
 		return []string{"", ""}
 	}
-	return []string{cost(least.CPU), fmt.Sprintf("%.1f", float64(ours.CPU)/float64(least.CPU))}
+	least, _ := r.Floor.measurement(w.name)
+	return []string{cost(least.CPU), fmt.Sprintf("%.1f", multiple)}
+}
+
+// floorMultiple returns our CPU time for a work as a multiple of the floor's: the median of the rounds.
+func (r Report) floorMultiple(w work) (multiple float64, measured bool) {
+	least, did := r.Floor.measurement(w.name)
+	ours, oursDid := r.Ours.measurement(w.name)
+	if !did || !oursDid {
+		return 0, false
+	}
+	return medianOf(ratios(ours, least))
+}
+
+// medianOf returns the median of ratios, if there are any.
+func medianOf(ratios []float64) (ratio float64, measured bool) {
+	if len(ratios) == 0 {
+		return 0, false
+	}
+	return median(ratios), true
 }
 
 // peerFirst returns the works with those first for which our server needs more CPU time than kube-apiserver.
@@ -167,14 +207,19 @@ func (r Report) workCells(w work) []string {
 	return cells
 }
 
-// workFraction returns our CPU time for a work as a fraction of kube-apiserver's.
+// workFraction returns our CPU time for a work as a fraction of kube-apiserver's: the median of the rounds.
 func (r Report) workFraction(w work) (fraction float64, measured bool) {
+	return medianOf(r.workFractions(w))
+}
+
+// workFractions returns our CPU time for a work as a fraction of kube-apiserver's in each round.
+func (r Report) workFractions(w work) []float64 {
 	peer, peerDid := r.Peer.measurement(w.name)
 	ours, oursDid := r.Ours.measurement(w.name)
-	if !peerDid || !oursDid || peer.CPU <= 0 || ours.CPU <= 0 {
-		return 0, false
+	if !peerDid || !oursDid {
+		return nil
 	}
-	return float64(ours.CPU) / float64(peer.CPU), true
+	return ratios(ours, peer)
 }
 
 // increase returns by which fraction our CPU time for a work exceeds that for its base.

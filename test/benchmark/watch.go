@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -21,45 +20,48 @@ import (
 // measureWatch executes the same updates without watchers and with them. The difference of the costs, divided by the
 // number of events and by the number of watchers, is the cost of one event for one watcher. It is negative if it is
 // smaller than the noise of the two measurements. A latency is the time from sending an update until a watcher has read
-// its event.
-func (s *subject) measureWatch(ctx context.Context, w work) (Measurement, error) {
+// its event. Each round executes its share of the updates in both ways, with new watchers.
+func (s *subject) measureWatch(ctx context.Context, r round, c *course) error {
+	w := r.part()
 	alone, err := s.timed(func() error {
-		_, err := s.repeat(ctx, w, 0)
+		_, err := s.repeat(ctx, w, least{})
 		return err
 	})
 	if err != nil {
-		return Measurement{}, err
+		return err
 	}
 	watchers, err := s.openWatchers(ctx, w)
 	if err != nil {
-		return Measurement{}, err
+		return err
 	}
-	profile := s.startProfile(ctx, profileOfWork, w.name)
-	again, sent := w.repeated()
+	profile := s.profileRound(ctx, r)
+	again, sent := round{r.work.repeated(), r.index, r.of}.part().noted()
 	watched, err := s.timed(func() error {
 		reading := watchers.start(w.count)
-		_, err := s.repeat(ctx, again, 0)
+		_, err := s.repeat(ctx, again, least{})
 		return errors.Join(err, reading())
 	})
 	if err := errors.Join(err, profile()); err != nil {
-		return Measurement{}, err
+		return err
 	}
-	deliveries := w.count * w.watchers
-	latencies := watchers.latencies(sent)
-	return Measurement{
-		Requests: deliveries, Bytes: watchers.size() / int64(deliveries), CPU: (watched - alone) / time.Duration(deliveries),
-		P50: measure.Quantile(latencies, 0.50), P99: measure.Quantile(latencies, 0.99),
-	}, nil
+	c.add(&tally{latencies: watchers.latencies(sent), bytes: watchers.size()}, watched-alone)
+	return nil
 }
 
-// repeated returns the same work with the next indexes, and a map to which it adds the time at which each update was
-// sent, by revision. The map must be read only after the work.
-func (w work) repeated() (work, map[int]time.Time) {
+// repeated returns the same work with the next indexes.
+func (w work) repeated() work {
+	w.request = from(w.count, w.request)
+	return w
+}
+
+// noted returns the same work, and a map to which it adds the time at which each update was sent, by revision. The map
+// must be read only after the work.
+func (w work) noted() (work, map[int]time.Time) {
 	var mu sync.Mutex
 	sent := make(map[int]time.Time, w.count)
-	next := from(w.count, w.request)
+	original := w.request
 	w.request = func(i int) request {
-		r := next(i)
+		r := original(i)
 		mu.Lock()
 		defer mu.Unlock()
 		sent[revisionOf(r.body)] = time.Now()
@@ -166,7 +168,7 @@ func revisionOf(encoded []byte) int {
 	return revision
 }
 
-// latencies returns the sorted latencies of all events for all watchers.
+// latencies returns the latencies of all events for all watchers.
 func (all watchers) latencies(sent map[int]time.Time) []time.Duration {
 	var latencies []time.Duration
 	for _, w := range all {
@@ -174,7 +176,6 @@ func (all watchers) latencies(sent map[int]time.Time) []time.Duration {
 			latencies = append(latencies, e.at.Sub(sent[e.revision]))
 		}
 	}
-	slices.Sort(latencies)
 	return latencies
 }
 

@@ -128,21 +128,44 @@ func watchMean() work {
 
 // addWatchMean adds the row of watchMean if all rows of watches were measured.
 func (r *Results) addWatchMean() {
-	var mean Measurement
-	all := watches()
-	for _, w := range all {
+	var rows []Measurement
+	for _, w := range watches() {
 		m, ok := r.measurement(w.name)
 		if !ok {
 			return
 		}
+		rows = append(rows, m)
+	}
+	r.Work[watchMean().name] = meanOf(rows)
+}
+
+// meanOf returns the mean of rows. If all have the same number of rounds, each round is the mean of the rows in that
+// round, and the CPU time is the median of the rounds.
+func meanOf(rows []Measurement) (mean Measurement) {
+	n := time.Duration(len(rows))
+	rounds := len(rows[0].Rounds)
+	for _, m := range rows {
 		mean.Requests += m.Requests
 		mean.CPU += m.CPU
 		mean.P50 += m.P50
 		mean.P99 += m.P99
+		if len(m.Rounds) != rounds {
+			rounds = 0
+		}
 	}
-	n := time.Duration(len(all))
 	mean.CPU, mean.P50, mean.P99 = mean.CPU/n, mean.P50/n, mean.P99/n
-	r.Work[watchMean().name] = mean
+	if rounds == 0 {
+		return mean
+	}
+	mean.Rounds = make([]time.Duration, rounds)
+	for i := range rounds {
+		for _, m := range rows {
+			mean.Rounds[i] += m.Rounds[i]
+		}
+		mean.Rounds[i] /= n
+	}
+	mean.CPU = median(mean.Rounds)
+	return mean
 }
 
 // from returns requests that skip the indexes before first, because an update that changes nothing causes no event.
