@@ -4,7 +4,7 @@ export CGO_ENABLED = 0
 # SUDO runs a command as root, with the tools of the user.
 SUDO = $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=LOGS env PATH="$(PATH)")
 
-.PHONY: build test coverage lint race ci sandbox benchmark benchmark-ratios benchmark-check benchmark-record benchmark-plots scale differential compatibility kine failover history availability availability-cluster rotation hostile hostile-servers attacks upgrade skew operator-size restarts faults faults-operator faults-checker realcluster realcluster-olm realcluster-skew screenshot prometheus guides fuzz generate bundle chart image release release-check clean
+.PHONY: build test coverage lint race ci sandbox benchmark benchmark-ratios benchmark-check benchmark-record benchmark-plots scale differential compatibility kine failover history availability availability-cluster rotation hostile hostile-servers attacks memory upgrade skew operator-size restarts faults faults-operator faults-checker realcluster realcluster-olm realcluster-skew screenshot prometheus guides fuzz generate bundle chart image release release-check clean
 
 build: ## the quorate binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -90,6 +90,9 @@ hostile-servers: ## call hostile extension API servers, webhooks and issuers wit
 
 attacks: ## measure the CPU time of expensive requests to this server; UPSTREAM=1 measures kube-apiserver
 	QUORATE_ATTACKS=1 QUORATE_LIMITS_UPSTREAM=$(UPSTREAM) go test ./test/limits -count=1 -v -timeout 60m -run 'TestAttacks|TestCBORAttacks'
+
+memory: ## fail if a server does not return its memory after 5,000 connections, 1,000 definitions and 30,000 pods; 40 minutes
+	QUORATE_MEMORY_RETURNED=1 go test ./test/limits -count=1 -v -timeout 90m -run TestMemoryIsReturned
 
 upgrade: ## take over clusters from the previous release's operator (RECORD=1 rewrites the objects of the short test); change a cluster to the next Kubernetes minor version and back
 	QUORATE_UPGRADE=full go test -count=1 -v -run TestUpgradeRestartsNothing ./operator $(if $(RECORD),-record)
