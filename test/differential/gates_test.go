@@ -98,6 +98,7 @@ func TestAllAlpha(t *testing.T) {
 	if diff := cmp.Diff(features(t, pair.Upstream), features(t, pair.Ours)); diff != "" {
 		t.Errorf("features: (- kube-apiserver, + ours)\n%s", diff)
 	}
+	compareStatus(t, pair)
 }
 
 // storageVersions returns the StorageVersions of a server by name. Values that differ between servers are replaced;
