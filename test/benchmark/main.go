@@ -226,6 +226,9 @@ func (o *options) run(ctx context.Context) (Report, error) {
 	if err == nil && o.works != definitionsOnly {
 		err = o.runAudits(ctx, filepath.Join(directory, "audited"), p, &report)
 	}
+	if err == nil && o.works != definitionsOnly {
+		err = o.runSharded(ctx, filepath.Join(directory, "sharded"), p, &report)
+	}
 	return report, err
 }
 

@@ -1,7 +1,6 @@
 package selection
 
 import (
-	"hash/fnv"
 	"strconv"
 	"strings"
 
@@ -52,6 +51,17 @@ func rangeOf(requirement apisharding.ShardRangeRequirement) hashRange {
 	return hashRange{first: first, last: end - 1}
 }
 
+// hash returns the 64-bit FNV-1a hash of a text, as upstream's sharding.HashField. The result of hash/fnv is equal, and
+// needs two allocations for each object of a list.
+func hash(text string) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211
+	sum := uint64(offset)
+	for i := range len(text) {
+		sum = (sum ^ uint64(text[i])) * prime
+	}
+	return sum
+}
+
 // selects reports whether the shard has an entry.
 func (s *Shard) selects(e *watchcache.Entry) (bool, error) {
 	value := e.Namespace()
@@ -61,9 +71,7 @@ func (s *Shard) selects(e *watchcache.Entry) (bool, error) {
 			return false, err
 		}
 	}
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(value))
-	sum := h.Sum64()
+	sum := hash(value)
 	for _, r := range s.ranges {
 		if r.first <= sum && sum <= r.last {
 			return true, nil
