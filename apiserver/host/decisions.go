@@ -20,8 +20,9 @@ import (
 )
 
 // Tokens returns the authenticator of bearer tokens. It sends TokenReviews to the host, whose results are cached for
-// ttl in a cache of bounded size.
+// ttl in a cache of bounded size. The requests are counted in the metrics of the process.
 func (c *Cluster) Tokens(ttl time.Duration) (authenticator.Token, error) {
+	authenticatorfactory.RegisterMetrics()
 	metrics := tokenwebhook.AuthenticatorMetrics{
 		RecordRequestTotal:   authenticatorfactory.RecordRequestTotal,
 		RecordRequestLatency: authenticatorfactory.RecordRequestLatency,

@@ -8,12 +8,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	dto "github.com/prometheus/client_model/go"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +28,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"quorate.dev/apiserver/authentication"
 	"quorate.dev/apiserver/config"
@@ -217,6 +220,12 @@ func TestTokens(t *testing.T) {
 	}
 	if got := reviews.Load(); got != 2 {
 		t.Errorf("%d TokenReviews for two tokens", got)
+	}
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil || !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool {
+		return f.GetName() == "apiserver_delegated_authn_request_total"
+	}) {
+		t.Errorf("the metrics of the process lack TokenReviews: %v", err)
 	}
 }
 

@@ -40,12 +40,16 @@ func TestMetrics(t *testing.T) {
 	if _, err := store.Get(t.Context(), "pods/a"); err != nil {
 		t.Error(err)
 	}
+	if _, err := store.Revision(t.Context()); err != nil {
+		t.Error(err)
+	}
 	const want = `
 # HELP etcd_requests_total [ALPHA] Etcd request counts for each operation and object type.
 # TYPE etcd_requests_total counter
 etcd_requests_total{group="",operation="create",resource="events"} 3
 etcd_requests_total{group="",operation="create",resource="pods"} 2
 etcd_requests_total{group="",operation="get",resource="pods"} 1
+etcd_requests_total{group="",operation="getCurrentResourceVersion",resource=""} 1
 # HELP etcd_lease_object_counts [ALPHA] Number of objects attached to a single etcd lease.
 # TYPE etcd_lease_object_counts histogram
 etcd_lease_object_counts_bucket{le="10"} 1

@@ -10,6 +10,9 @@ import (
 // revisionTimeout bounds one read of the revision. The contexts of most callers end earlier.
 const revisionTimeout = 10 * time.Second
 
+// everyPath is the path with which requests are measured that concern all resources: their metrics have empty labels.
+const everyPath = ""
+
 // Revision returns the current revision of etcd, not less than the revision of any write that completed before the
 // call: the read is linearizable. Concurrent callers share one read (a ReadIndex, in an embedded member). It is the
 // counterpart of etcd3's GetCurrentResourceVersion.
@@ -28,7 +31,9 @@ func (s *Store) Revision(ctx context.Context) (int64, error) {
 
 // readRevision reads the store's prefix as a key, which never exists. The response header has the revision.
 func (s *Store) readRevision(ctx context.Context) (int64, error) {
+	began := s.metrics.start()
 	response, err := s.get(ctx, s.prefix)
+	s.metrics.observe(ctx, "getCurrentResourceVersion", everyPath, began, err)
 	switch {
 	case ctx.Err() != nil:
 		return 0, fmt.Errorf("%w: no response within %v", ErrUnavailable, revisionTimeout)

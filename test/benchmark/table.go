@@ -181,7 +181,8 @@ func (r Report) measured(w work) bool {
 func allWorks() []work {
 	var all []work
 	for _, some := range [][]work{
-		reads(), creations(), writes(), watches(), {watchMean()}, deletions(), extensions(), crowds(), selections(), audits(), sharded(),
+		reads(), creations(), writes(), watches(), {watchMean()}, deletions(), extensions(), crowds(), selections(), audits(),
+		sharded(),
 	} {
 		all = append(all, some...)
 	}
