@@ -163,7 +163,8 @@ func TestPagesEndStreams(t *testing.T) {
 	}
 }
 
-// TestListMetrics counts lists by the way in which they are read.
+// TestListMetrics counts lists by the way in which they are read. The first stream is preceded by a read of the
+// revision.
 func TestListMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	client, clock := etcdtest.Remote(t), testclock.NewFakePassiveClock(time.Now())
@@ -196,6 +197,7 @@ func TestListMetrics(t *testing.T) {
 	const want = `
 # HELP etcd_requests_total [ALPHA] Etcd request counts for each operation and object type.
 # TYPE etcd_requests_total counter
+etcd_requests_total{group="",operation="getCurrentResourceVersion",resource="pods"} 1
 etcd_requests_total{group="",operation="list",resource="pods"} 4
 etcd_requests_total{group="",operation="listStream",resource="pods"} 1
 `
