@@ -258,10 +258,19 @@ func legacyResource(m resource.Match, e *resource.Endpoint) metav1.APIResource {
 		return legacy
 	}
 	legacy.SingularName, legacy.ShortNames, legacy.Categories = m.Singular, m.ShortNames, m.Categories
-	if slices.Contains(e.Verbs, "watch") && utilfeature.DefaultFeatureGate.Enabled(features.StorageVersionHash) {
+	if slices.Contains(e.Verbs, "watch") && publishesStorageVersion(m) {
 		legacy.StorageVersionHash = storageVersionHash(m.StorageVersion.WithKind(m.Kind))
 	}
 	return legacy
+}
+
+// publishesStorageVersion reports whether discovery has the hash of the storage version of a resource. As in
+// kube-apiserver, custom resources have the hash whatever the feature gate is, if their storage version is served.
+func publishesStorageVersion(m resource.Match) bool {
+	if m.Source == resource.Custom {
+		return m.Definition.Version(m.StorageVersion.Version) != nil
+	}
+	return utilfeature.DefaultFeatureGate.Enabled(features.StorageVersionHash)
 }
 
 // terminatingVerbs are the verbs of a custom resource whose CustomResourceDefinition is terminating.

@@ -11,7 +11,7 @@ func sharded() []work {
 	const quarter = "shardRange(object.metadata.uid,%270x0000000000000000%27,%270x4000000000000000%27)"
 	return []work{
 		{
-			name: "LIST a quarter of 5,000 pods by shardSelector, protobuf", promise: 1.0 / 2.5, parallel: 1,
+			name: "LIST a quarter of 5,000 pods by shardSelector, protobuf", promise: 1.0 / 2, parallel: 1,
 			request: read(pods+"?shardSelector="+quarter, asProtobuf),
 		},
 		{

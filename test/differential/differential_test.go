@@ -107,6 +107,28 @@ func TestDifferential(t *testing.T) {
 	if !upstream.Selected() {
 		scripts = every(shortStep, scripts)
 	}
+	results := compareScripts(t, pair, scripts, intended)
+	if whole { // takes up to 15 s, until kube-apiserver looks for compactions
+		t.Run("compacted", func(t *testing.T) { compareCompacted(t, compact(t, pair)) })
+	}
+	t.Log("\n" + report(scripts, results))
+	if slices.ContainsFunc(results, func(r result) bool { return r.cases == 0 }) {
+		return // -run selects some by name
+	}
+	if whole {
+		t.Run("documented table", func(t *testing.T) { compareDocumented(t, report(scripts, results)) })
+	}
+	t.Run("rest of etcd", func(t *testing.T) { compareRest(t, pair, intended) })
+	for _, name := range intended.unmatched() {
+		if whole || slices.ContainsFunc(scripts, func(s *Script) bool { return strings.HasPrefix(name, s.Name+"/") }) {
+			t.Errorf("testdata/intended.txt: there is no case %s", name)
+		}
+	}
+}
+
+// compareScripts runs scripts on both servers and returns the results in the same order: first the scripts that need a
+// new server, then most of the others at the same time, and at the end the ones that disturb others.
+func compareScripts(t *testing.T, pair *Pair, scripts []*Script, intended *intended) []result {
 	results := make([]result, len(scripts))
 	slots := make(chan struct{}, parallel)
 	alone := func(names []string) {
@@ -131,22 +153,7 @@ func TestDifferential(t *testing.T) {
 		}
 	})
 	alone(last)
-	if whole { // takes up to 15 s, until kube-apiserver looks for compactions
-		t.Run("compacted", func(t *testing.T) { compareCompacted(t, compact(t, pair)) })
-	}
-	t.Log("\n" + report(scripts, results))
-	if slices.ContainsFunc(results, func(r result) bool { return r.cases == 0 }) {
-		return // -run selects some by name
-	}
-	if whole {
-		t.Run("documented table", func(t *testing.T) { compareDocumented(t, report(scripts, results)) })
-	}
-	t.Run("rest of etcd", func(t *testing.T) { compareRest(t, pair, intended) })
-	for _, name := range intended.unmatched() {
-		if whole || slices.ContainsFunc(scripts, func(s *Script) bool { return strings.HasPrefix(name, s.Name+"/") }) {
-			t.Errorf("testdata/intended.txt: there is no case %s", name)
-		}
-	}
+	return results
 }
 
 // compareDocumented compares the table with docs/compatibility.md.

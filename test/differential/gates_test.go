@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -336,4 +337,35 @@ func whileWaiting(t *testing.T, client *http.Client, origin string) map[string]s
 		}
 	}
 	return all
+}
+
+// withoutBetas disables all features that are beta, except the ones that scripts need, which TestNonDefaultOptions
+// disables, and one that has no effect here but changes the tokens of pages in kube-apiserver.
+const withoutBetas = "--feature-gates=AllBeta=false,WatchList=true,ConstrainedImpersonation=true,APIServerIdentity=true," +
+	"ListFromCacheSnapshot=true"
+
+// TestDifferentialWithoutBetas compares both servers without features that are beta, most of which are enabled by
+// default, in all hand-written scripts.
+func TestDifferentialWithoutBetas(t *testing.T) {
+	upstream.NeedsProcesses(t)
+	if os.Getenv(wholeVariable) == "" {
+		t.Skip("runs all scripts; set " + wholeVariable + "=1 (make differential)")
+	}
+	pair := startPairOf(t, withoutBetas)
+	if diff := cmp.Diff(features(t, pair.Upstream), features(t, pair.Ours)); diff != "" {
+		t.Errorf("features: (- kube-apiserver, + ours)\n%s", diff)
+	}
+	intended, err := loadIntended("testdata/intended.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts, err := LoadScripts("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all result
+	for _, one := range compareScripts(t, pair, scripts, intended) {
+		all = all.plus(one)
+	}
+	t.Logf("%d of %d cases are equal, %d differ as intended", all.equal, all.cases, all.intended)
 }
