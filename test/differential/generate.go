@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -60,6 +61,9 @@ func Resources(ctx context.Context, server *Server) ([]Resource, error) {
 			resources = append(resources, Resource{name, r.Kind, r.Namespaced, nil, r.Verbs, upstream[name].Stub})
 		}
 	}
+	slices.SortStableFunc(resources, func(a, b Resource) int { // the lists are in random order
+		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Version, b.Version))
+	})
 	return resources, nil
 }
 
