@@ -125,7 +125,7 @@ var upstreamWrites = map[string][]string{
 // readers are the other hooks: they only read, wait for others, or are explained.
 var readers = []string{
 	hookStorage, "watch-cache", hookInformers, hookRBACInformers, hookServiceInformers, hookComplete,
-	"storage-space", "orphans", "idle", "memory", "auth-configuration", "debug-socket",
+	"storage-space", "orphans", "idle", "memory", "idle-memory", "auth-configuration", "debug-socket",
 	"start-apiserver-admission-initializer", "start-apiextensions-controllers", "crd-informer-synced", "storage-readiness",
 	"priority-and-fairness-filter", "storage-object-count-tracker-hook",
 	"start-kube-aggregator-informers", "apiservice-status-local-available-controller",

@@ -21,6 +21,7 @@ import (
 	"quorate.dev/apiserver/controllers/bootstrap"
 	"quorate.dev/apiserver/controllers/leadership"
 	"quorate.dev/apiserver/informers"
+	"quorate.dev/apiserver/memory"
 	"quorate.dev/apiserver/registry/client"
 	"quorate.dev/apiserver/registry/follow"
 	"quorate.dev/apiserver/resource"
@@ -88,6 +89,9 @@ func (s *Server) housekeeping() startup.Sequence {
 			}),
 		},
 		{Name: "memory", Restarts: true, Run: startup.Forever(func(ctx context.Context) { s.memory.watch(ctx, s.clock) })},
+		{Name: "idle-memory", Restarts: true, Run: startup.Forever(func(ctx context.Context) {
+			memory.ReturnWhenIdle(ctx, s.clock)
+		})},
 	}
 }
 
