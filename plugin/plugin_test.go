@@ -94,6 +94,24 @@ func TestTimeoutHasAnExitCode(t *testing.T) {
 	}
 }
 
+// TestNoLimitOfRequests checks that the client does not limit its requests: the error of its limiter for a request that
+// would exceed a deadline is no timeout.
+func TestNoLimitOfRequests(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config")
+	const content = `{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}],
+contexts: [{name: x, context: {cluster: c}}], current-context: x}`
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tool := &tool{rules: &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}}
+	if err := tool.connect(); err != nil {
+		t.Fatal(err)
+	}
+	if tool.config.QPS >= 0 {
+		t.Errorf("the client sends at most %v requests per second", tool.config.QPS)
+	}
+}
+
 func TestBackupDestination(t *testing.T) {
 	volume := v1alpha1.BackupDestination{Volume: &v1alpha1.VolumeDestination{ClaimName: "last"}}
 	keys := &v1alpha1.BackupEncryption{}

@@ -54,7 +54,7 @@ func (t *tool) connect() error {
 		return err
 	}
 	config.UserAgent = "kubectl-quorate"
-	config.QPS, config.Burst = 50, 100
+	config.QPS = -1 // the server limits its clients; a limit here fails before a deadline, and not as a timeout
 	config.WarningHandler = rest.NewWarningWriter(t.err, rest.WarningWriterOptions{Deduplicate: true})
 	t.config = config
 	t.client, err = client.NewWithWatch(config, client.Options{Scheme: overview.Scheme()})
