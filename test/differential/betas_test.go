@@ -26,26 +26,11 @@ func TestBetas(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
 	pair := startPairOf(t, asked...)
-	template, err := LoadTemplate("testdata/betas.template")
-	if err != nil {
-		t.Fatal(err)
-	}
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	resources, err := Resources(t.Context(), pair.Upstream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resources = slices.DeleteFunc(resources, func(r Resource) bool { return !strings.ContainsAny(r.Version, "ab") })
-	if len(resources) < 10 {
-		t.Fatalf("only %d resources are disabled by default", len(resources))
-	}
-	scripts, err := Generate(template, resources)
-	if err != nil {
-		t.Fatal(err)
-	}
+	scripts := lifeCycles(t, pair, 10, func(r Resource) bool { return strings.ContainsAny(r.Version, "ab") })
 	for path, key := range map[string]string{
 		"/apis": "groups", "/openapi/v3": "paths", "/openapi/v2": "definitions", "/version": "minCompatibilityMinor",
 	} {
@@ -61,6 +46,28 @@ func TestBetas(t *testing.T) {
 		t.Run(script.Name, func(t *testing.T) { all = all.plus(compare(t, pair, script, intended)) })
 	}
 	t.Logf("%d of %d cases are equal, %d differ as intended", all.equal, all.cases, all.intended)
+}
+
+// lifeCycles returns the scripts of the life cycles of the resources that are wanted, of which there must be a number.
+func lifeCycles(t *testing.T, pair *Pair, least int, wanted func(Resource) bool) []*Script {
+	t.Helper()
+	template, err := LoadTemplate("testdata/betas.template")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resources, err := Resources(t.Context(), pair.Upstream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resources = slices.DeleteFunc(resources, func(r Resource) bool { return !wanted(r) })
+	if len(resources) < least {
+		t.Fatalf("only %d resources are wanted, at least %d must be", len(resources), least)
+	}
+	scripts, err := Generate(template, resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scripts
 }
 
 // ownFlags are flags whose values differ between any two servers: addresses, paths, generated values and --help.

@@ -55,23 +55,11 @@ func compareEmulation(t *testing.T, pair *Pair) {
 			t.Errorf("(- kube-apiserver, + ours)\n%s", diff)
 		}
 	})
-	template, err := LoadTemplate("testdata/betas.template")
-	if err != nil {
-		t.Fatal(err)
-	}
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	resources, err := Resources(t.Context(), pair.Upstream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resources = slices.DeleteFunc(resources, func(r Resource) bool { return r.Version == "v1" && !recent(r) })
-	scripts, err := Generate(template, resources)
-	if err != nil {
-		t.Fatal(err)
-	}
+	scripts := lifeCycles(t, pair, 1, func(r Resource) bool { return r.Version != "v1" || recent(r) })
 	common, err := LoadScripts("testdata")
 	if err != nil {
 		t.Fatal(err)

@@ -105,28 +105,13 @@ func TestAllAlpha(t *testing.T) {
 
 // compareAlphaKinds compares the life cycle of every resource whose feature gate is alpha.
 func compareAlphaKinds(t *testing.T, pair *Pair) {
-	template, err := LoadTemplate("testdata/betas.template")
-	if err != nil {
-		t.Fatal(err)
-	}
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	resources, err := Resources(t.Context(), pair.Upstream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resources = slices.DeleteFunc(resources, func(r Resource) bool {
-		return r.Group != "lifecycle.k8s.io" && r.Version != "v1alpha3"
+	scripts := lifeCycles(t, pair, 3, func(r Resource) bool {
+		return r.Group == "lifecycle.k8s.io" || r.Version == "v1alpha3"
 	})
-	if len(resources) < 3 {
-		t.Fatalf("only %d resources are alpha", len(resources))
-	}
-	scripts, err := Generate(template, resources)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, script := range scripts {
 		t.Run(script.Name, func(t *testing.T) { compare(t, pair, script, intended) })
 	}
