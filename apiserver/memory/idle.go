@@ -33,9 +33,8 @@ const (
 )
 
 // Returns reports whether the process returns free memory to the system: it has been idle since an earlier sample, and
-// keeps much more memory than it uses. Go's runtime returns memory by itself down to the size to which the heap may
-// grow before the next collection. A process that is idle after a load does not reach that size for hours, and the
-// memory is missing to other processes.
+// keeps much more memory than it uses. Go's runtime returns memory by itself only down to the size to which the heap
+// may grow before the next collection.
 func Returns(earlier, now Heap) bool {
 	free := now.Kept - now.Live
 	return now.Cycle-earlier.Cycle <= idleCycles && free > returnedLeast && free > now.Live/returnedPart

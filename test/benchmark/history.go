@@ -25,7 +25,7 @@ type entry struct {
 	Rows   map[string]rowRatio `json:"rows"` // by name of the work
 }
 
-// rowRatio compares our CPU time for a work with that of the other servers. A field is 0 if it is unknown.
+// rowRatio has our CPU time for a work relative to the other servers. A field is 0 if its server was not measured.
 type rowRatio struct {
 	Ratio float64 `json:"ratio,omitempty"` // fraction of kube-apiserver's CPU time
 	Floor float64 `json:"floor,omitempty"` // multiple of the floor's CPU time

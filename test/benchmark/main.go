@@ -190,7 +190,7 @@ func parse(arguments []string) (*options, error) {
 		return nil, fmt.Errorf("--rounds=%d: at least 1", o.rounds)
 	}
 	if o.profiles != "" && !f.Changed("rounds") {
-		o.rounds = 1 // a profile takes longer than one of several rounds
+		o.rounds = 1 // recording a profile takes two seconds, longer than a round
 	}
 	return o, nil
 }

@@ -14,7 +14,7 @@ const (
 	fewestOfARound = 2 // requests in a round of a work without a fixed count
 )
 
-// round is one of the rounds in which a work is measured.
+// round is one measurement of a work. The row of the work is the median of its rounds.
 type round struct {
 	work      work
 	index, of int

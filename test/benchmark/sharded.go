@@ -5,8 +5,8 @@ import "context"
 // shardedGate is the flag with which both servers serve the parameter shardSelector.
 const shardedGate = "--feature-gates=ShardedListAndWatch=true"
 
-// sharded returns lists as one of four replicas of a controller sends them, which divide the pods among themselves by
-// UID, beside a list of all pods from the same servers.
+// sharded returns two works: the list that each of four replicas of a controller sends if the replicas divide the pods
+// by UID, and for comparison the list of all pods from the same servers.
 func sharded() []work {
 	const quarter = "shardRange(object.metadata.uid,%270x0000000000000000%27,%270x4000000000000000%27)"
 	return []work{

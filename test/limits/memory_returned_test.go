@@ -21,9 +21,9 @@ import (
 const (
 	// returnedWithin is the time after a load in which the memory must be returned to the system.
 	returnedWithin = 10 * time.Minute
-	// returnedGrowth is the anonymous memory that a server may need after a load in addition to what it needed at first,
-	// as a fraction of its resident memory at first. Measured are 0.16 after connections, 0.24 after definitions, and
-	// 0.56 after pods: a third is live, and half is in spans of the heap that are partly used.
+	// returnedGrowth bounds the anonymous memory that remains after a load: the server may need more than before the
+	// first load by this fraction of its resident memory before the first load. A run measured 0.16 after connections,
+	// 0.24 after definitions and 0.56 after pods. After the pods, much of the heap is in spans that are partly used.
 	returnedGrowth = 0.7
 	// parallelism is the number of concurrent requests of a load.
 	parallelism = 16
@@ -31,15 +31,15 @@ const (
 
 // TestMemoryIsReturned puts loads on a server that end completely: definitions that are deleted, pods that are listed
 // and deleted, and connections that are closed. After each, the server must need little more anonymous memory than
-// before the first. Pages of files, which are those of the program and of etcd's database, are reported only: the
-// system takes them back when it needs memory.
+// before the first. The test only reports the pages of files, the program and etcd's database, because the system takes
+// such pages back when it needs memory.
 func TestMemoryIsReturned(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	if os.Getenv("QUORATE_MEMORY_RETURNED") == "" {
 		t.Skip("takes up to an hour; set QUORATE_MEMORY_RETURNED=1 (make memory)")
 	}
 	s := start(t, nil)
-	s.cycle(t, 10, 100, 10) // initializes what the server initializes at the first use
+	s.cycle(t, 10, 100, 10) // each load once, because the server initializes some parts when they are first used
 	s.awaitStable(t)
 	allowed := s.memory(t, "RssAnon") + int(returnedGrowth*float64(s.memory(t, "VmRSS")))
 	t.Logf("RESULT idle: %v", s.memoryFigures(t))
