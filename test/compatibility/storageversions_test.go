@@ -19,8 +19,8 @@ import (
 
 // TestStorageVersions runs four replicas on one etcd that record their storage versions at the same time: Quorate
 // twice, kube-apiserver, and Quorate with --emulated-version=1.36. Each replica must have an entry for every resource
-// that it serves. The entries of Quorate and kube-apiserver must be equal, and a StorageVersion must have a common version
-// exactly if all replicas store the resource in the same version.
+// that it serves. The entries of Quorate and kube-apiserver must be equal, and a StorageVersion must have a common
+// version exactly if all replicas store the resource in the same version.
 func TestStorageVersions(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	upstream.NeedsTime(t)
